@@ -136,7 +136,7 @@ def check_memory(directory: str, options: argparse.Namespace) -> str:
 def check_order(store: str, out: str) -> None:
     """Read the order back from the records, and look for traces of the old one."""
     sources, rows, shards = [], [], []
-    manifest = pq.read_table(f"{out}/.tokenmill/manifest.parquet")
+    manifest = pq.read_table(f"{out}/.tokenmill/manifests/00000000.parquet")
     for shard in range(len(manifest)):
         with pa.memory_map(f"{out}/.tokenmill/shards/{shard:08d}.arrow") as file:
             record = pa.ipc.open_file(file).read_all()

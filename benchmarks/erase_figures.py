@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -39,13 +40,10 @@ from benchmarks.processes import tokenmill_command
 from tokenmill.exports.formats import find_format
 from tokenmill.humanize import parse_size
 from tokenmill.storage import folder_at
-from tokenmill.store import tables
-from tokenmill.store.erasures import erased_documents
-from tokenmill.store.manifest import publish_manifest, read_manifest
-from tokenmill.store.part import open_part, part_name, publish_part
+from tokenmill.store.chain import read_head
+from tokenmill.store.part import open_part, publish_part
 from tokenmill.store.part_checksum import with_checksum
 from tokenmill.store.reader import Store
-from tokenmill.store.run import require_run
 
 BYTES_PER_TOKEN = 2.2
 COUNTS = (1, 100, 10_000)
@@ -227,17 +225,13 @@ def _type_of_tokens(path: Path) -> pa.DataType:
 
 
 def put_back(figures: Figures) -> None:
-    """Put the tokens of an erased document back into its part, with right checksums and manifest."""
+    """Put the part of before the erasure back beside the one that has taken its place."""
     folder = folder_at(figures.store)
-    run_ = require_run(folder)
-    unit = int(erased_documents(folder.root, run_.history[0])["unit"][0].as_py())
-    summary, content = open_part(folder, unit)
-    content = replace(content, tokens=figures.tokens[unit])
-    summary = with_checksum(summary, content)
-    publish_part(folder, summary, content, replace=True)
-    manifest = read_manifest(folder, run_).to_pylist()
-    manifest[unit] |= {"sha256": summary.sha256, "xxh3": summary.xxh3, "bytes": folder.size(part_name(unit))}
-    publish_manifest(folder, run_, pa.Table.from_pylist(manifest, tables.MANIFEST_SCHEMA))
+    unit = int(read_head(folder).files["unit"][0].as_py())
+    summary, content = open_part(folder, unit, read_head(folder))
+    summary = msgspec.structs.replace(summary, erased=msgspec.UNSET, erased_rows=msgspec.UNSET)
+    content = replace(content, tokens=figures.tokens[unit], erased=None)
+    publish_part(folder, with_checksum(summary, content), content)
 
 
 def main() -> int:

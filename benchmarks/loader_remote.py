@@ -82,7 +82,7 @@ def in_a_process(environment: dict[str, str], *arguments: Any) -> dict[str, floa
 def upload(server: S3Server, store: str, url: str) -> None:
     """Put a store into a bucket, where the names of plan and sources have their hashes."""
     run = require_run(folder_at(store))
-    names = {layout.PLAN: run.plan_sha256, layout.SOURCES: run.sources_sha256}
+    names = {layout.PLAN: run.plan_blake3, layout.SOURCES: run.sources_blake3}
     bucket = server.store(url)
     files = [run_file for run_file in os.listdir(store) if os.path.isfile(os.path.join(store, run_file))]
     files += [

@@ -17,10 +17,11 @@ from benchmarks.loader_contenders import in_a_fresh_process
 from benchmarks.loader_worker import SEQUENCE
 from benchmarks.synthetic import make_store
 from tokenmill.storage import folder_at
+from tokenmill.storage.digest import hash_of
 from tokenmill.store import layout, tables
 from tokenmill.store.manifest import publish_manifest
 from tokenmill.store.part import PartContent, PartSummary, publish_part
-from tokenmill.store.run import require_run
+from tokenmill.store.run import require_run, run_record
 
 MAX_FIRST_SECONDS = 1.0
 MAX_FIRST_BYTES = 1e9
@@ -46,8 +47,8 @@ def make_wide_store(store: str, parts: int, rows: int) -> None:
     plan = tables.table_bytes(pa.table(columns, schema=tables.PLAN_SCHEMA))
     with folder.publish(layout.PLAN) as file:
         file.write(plan)
-    run = msgspec.structs.replace(run, units=parts, plan_sha256=hashlib.sha256(plan).hexdigest())
-    layout.publish_json(folder, layout.RUN, run)
+    run = msgspec.structs.replace(run, units=parts, planned_units=parts, plan_blake3=hash_of(plan))
+    layout.publish_json(folder, layout.RUN, run_record(run))
     hashes = [hashlib.sha256(b"%d" % part).hexdigest() for part in range(parts)]
     length = WIDE_PART_TOKENS
     counts: dict[str, Any] = {
@@ -60,7 +61,7 @@ def make_wide_store(store: str, parts: int, rows: int) -> None:
     }
     counts |= {"quarantined": 0, "bytes": 2 * length + 4096}
     manifest = {name: np.broadcast_to(value, parts) for name, value in counts.items()}
-    texts = {"sha256": hashes, "xxh3": [text[:32] for text in hashes]}
+    texts = {"blake3": hashes, "xxh3": [text[:32] for text in hashes]}
     arrays = [pa.array(texts[name] if name in texts else manifest[name]) for name in tables.MANIFEST_SCHEMA.names]
     publish_manifest(folder, run, pa.table(arrays, schema=tables.MANIFEST_SCHEMA))
     loader = tokenmill.loader(store, sequence_tokens=SEQUENCE, batch_sequences=rows, rank=0, world_size=1)

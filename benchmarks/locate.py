@@ -114,7 +114,7 @@ def token_files(folder: Folder) -> list[tuple[str, int, tuple[str, ...]]]:
     found: dict[str, tuple[int, tuple[str, ...]]] = {}
     frozen = read_frozen(folder)
     assert frozen is not None
-    for shard in records.read_manifest(folder, frozen.job.digest()).to_pylist():
+    for shard in records.read_manifest(folder, frozen.job.digest()).rows.to_pylist():
         names = tuple(file["name"] for file in shard["files"])
         if names[0].endswith("_document.bin"):  # of Megatron, whose index belongs to no shard if a split is one file
             names = (names[0], names[0].removesuffix(".bin") + ".idx")

@@ -65,9 +65,10 @@ from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Done, Executor
 from tokenmill.executors.progress import Silent
 from tokenmill.executors.retry_policy import RetryPolicy
+from tokenmill.options import JobOptions
 from tokenmill.pipeline.driving import driver
 from tokenmill.pipeline.planning.freeze import freeze, load_existing
-from tokenmill.pipeline.planning.request import PrepareOptions, find_sources, make_request
+from tokenmill.pipeline.planning.request import find_sources, make_request
 from tokenmill.pipeline.unit import plan as planning
 from tokenmill.pipeline.unit.commit import Committed
 from tokenmill.pipeline.unit.plan import UnitTask
@@ -172,11 +173,11 @@ def execute_ray(store: str, workers: str) -> dict[str, Any]:
 
 def freeze_run(sources: str, store: str, workers: str, tokenizer: str) -> dict[str, Any]:
     """Freeze the run of some sources, a unit for each row group."""
-    words = PrepareOptions([sources], tokenizer, unit_bytes=1)
+    words = JobOptions(tokenizer=tokenizer, unit_bytes=1)
     folder = folder_at(store)
     folder.create()
     with LocalExecutor() as executor:
-        frozen = freeze(folder, make_request(words, find_sources(words)), executor.start(int(workers)))
+        frozen = freeze(folder, make_request(words, find_sources([sources])), executor.start(int(workers)))
     return {"units": frozen.run.units, "plan_bytes": folder.size(layout.PLAN)}
 
 

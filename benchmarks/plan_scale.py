@@ -38,8 +38,9 @@ import pyarrow.parquet as pq
 from benchmarks.memory import Measured, measure
 from benchmarks.processes import tokenmill_command
 from tokenmill.executors.local import LocalExecutor
+from tokenmill.options import JobOptions
 from tokenmill.pipeline.planning.freeze import FrozenRun, freeze
-from tokenmill.pipeline.planning.request import PrepareOptions, find_sources, make_request
+from tokenmill.pipeline.planning.request import find_sources, make_request
 from tokenmill.pipeline.unit.plan import SliceDigests
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store import event_log, layout
@@ -97,8 +98,8 @@ KINDS = {"parquet": Kind(write_parquet, GROUPS_IN_FILE), "txt": Kind(write_text,
 
 def make_store(kind: str, sources: str, directory: str, missing: set[int], options: argparse.Namespace) -> None:
     """Freeze the run and make its parts, those of some units left out, as an interrupted run would have left them."""
-    words = PrepareOptions(sources, options.tokenizer, unit_bytes=1)
-    request = make_request(words, find_sources(words))
+    words = JobOptions(tokenizer=options.tokenizer, unit_bytes=1)
+    request = make_request(words, find_sources([sources]))
     folder = folder_at(directory)
     folder.create()
     with LocalExecutor() as executor:

@@ -14,10 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.storage import folder_at
+from tokenmill.storage.digest import hash_of
 from tokenmill.store import layout, tables
 from tokenmill.store.job import Job, Run
 from tokenmill.store.manifest import manifest_columns, manifest_row, publish_manifest
 from tokenmill.store.part import PartContent, PartSummary, write_part
+from tokenmill.store.run import run_record
 from tokenmill.tokenizers.engines.tiktoken import format_ranks
 from tokenmill.tokenizers.spec import TokenizerSpec
 
@@ -53,7 +55,7 @@ def make_store(
     spec = TokenizerSpec(
         "synthetic", "tiktoken", f"{sha256}.tiktoken", sha256, vocabulary_size, {"<|end|>": END}, end_of_text=END
     )
-    job = Job(spec, "text", None, None, END, shape.part_tokens * 4)
+    job = Job(spec, "text", None, None, END, shape.part_tokens * 4, shape.part_tokens * 4)
     folder = folder_at(directory)
     folder.create(layout.PARTS)
     folder.create(layout.TOKENIZER)
@@ -93,15 +95,16 @@ def make_store(
     run = Run(
         job=job,
         units=parts,
+        planned_units=parts,
         sources=sources,
         source_bytes=sources,
         text_bytes=parts * shape.part_tokens * 4,
-        sources_sha256=hashlib.sha256(contents[layout.SOURCES]).hexdigest(),
-        plan_sha256=hashlib.sha256(contents[layout.PLAN]).hexdigest(),
+        sources_blake3=hash_of(contents[layout.SOURCES]),
+        plan_blake3=hash_of(contents[layout.PLAN]),
         engine="none",
         versions={},
     )
-    layout.publish_json(folder, layout.RUN, run)
+    layout.publish_json(folder, layout.RUN, run_record(run))
     manifest = manifest_columns([*map(manifest_row, summaries)])
     sizes = pa.array(layout.part_sizes(folder, parts))
     publish_manifest(folder, run, manifest.append_column(tables.MANIFEST_SCHEMA.field("bytes"), sizes))

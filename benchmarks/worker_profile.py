@@ -13,9 +13,10 @@ from typing import Any
 
 from benchmarks.processes import Timed
 from tokenmill.executors.local import LocalExecutor
+from tokenmill.options import JobOptions
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.planning.freeze import FrozenRun, freeze
-from tokenmill.pipeline.planning.request import PrepareOptions, find_sources, make_request
+from tokenmill.pipeline.planning.request import find_sources, make_request
 from tokenmill.pipeline.planning.resources import plan_resources
 from tokenmill.pipeline.unit import plan
 from tokenmill.pipeline.unit.commit import Committed
@@ -118,8 +119,8 @@ def profile_worker(files: list[str], tokenizer: str, workers: int, directory: st
 
 def freeze_run(sources: list[str], tokenizer: str, directory: str) -> FrozenRun:
     """A run that is ready to be worked on."""
-    words = PrepareOptions(sources, tokenizer)
-    request = make_request(words, find_sources(words))
+    words = JobOptions(tokenizer=tokenizer)
+    request = make_request(words, find_sources(sources))
     folder = folder_at(directory)
     folder.create()
     with LocalExecutor() as executor:

@@ -1,6 +1,6 @@
 """Derives the code points on which gigatoken and the reference engines may disagree, for the installed versions.
 
-    python scripts/derive_unicode_gap.py            # prints the ranges, for src/tokenmill/tokenizers/unicode_gap.py
+    python scripts/derive_unicode_gap.py            # prints the ranges, for src/tokenmill/tokenizers/unicode_gap.txt
     python scripts/derive_unicode_gap.py --check    # exits with 1 if that file lacks one of them
 
 No vocabulary is needed. A synthetic one, of all bytes and all pairs of bytes, shows where a text was split: a token of
@@ -372,7 +372,7 @@ def real_engines(tokenizer: str) -> Engines:
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="exit with 1 if unicode_gap.py lacks a code point")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if unicode_gap.txt lacks a code point")
     parser.add_argument("--quick", action="store_true", help="fewer contexts and schemes, no private or empty planes")
     parser.add_argument(
         "--tokenizer", action="append", default=[], help="also compare a real one: tiktoken's name, or a .json"
@@ -386,7 +386,7 @@ def main() -> int:
     union = set().union(*derived.values())
     for name, points in derived.items():
         tell(name, points)
-        print("".join(f"(0x{first:X}, 0x{last:X}), " for first, last in ranges_of(points)))
+        print(" ".join(f"{first:X}" if first == last else f"{first:X}-{last:X}" for first, last in ranges_of(points)))
     tell("union", union)
     beyond: set[int] = set()
     for tokenizer in options.tokenizer:

@@ -136,7 +136,7 @@ def _check(store: str, before: list[Any], rows: set[int], requests: set[str]) ->
     for row, tokens in enumerate(opened):
         if np.array_equal(tokens, before[row]) == (row in rows):
             problems.append(f"document {row} {'has its tokens' if row in rows else 'has other tokens'}")
-    history = [change.request for change in opened.run.history]
+    history = [change.request for change in opened.collection.members[0].head.history]
     if len(set(history)) != len(history) or not set(history) <= requests:
         problems.append(f"the history is {history}")
     tokenmill.verify(store, workers=1)

@@ -1,6 +1,7 @@
 """Change the program in small ways, and count how many of the changes the tests notice.
 
     python -m scripts.mutate draw --seed 35 --count 320      # writes scripts/mutations.json
+    python -m scripts.mutate replace --seed 36 --also TREE   # other changes for those whose code is gone
     python -m scripts.mutate reach --out reach.json          # which tests enter which function; runs all tests once
     python -m scripts.mutate run --reach reach.json --out results.jsonl [--first earlier.jsonl]
     python -m scripts.mutate show results.jsonl [earlier.jsonl]
@@ -46,7 +47,7 @@ ROOM_SECONDS = 120.0
 OTHER_SECONDS = 60.0
 WHOLE_SECONDS = 900.0
 WHOLE_SURVIVORS = 10
-TEST_SECONDS = 60
+TEST_SECONDS = 120
 
 COMPARED = {
     ast.Lt: ast.LtE,
@@ -355,6 +356,32 @@ def draw(seed: int, count: int) -> None:
     print(f"{len(chosen)} changes: {dict(Counter(change.room for change in chosen))}")
 
 
+def replace(seed: int, also: list[Path]) -> None:
+    """Replace each change whose code is gone here by another one of its room, which the other trees have, too."""
+    rng = random.Random(seed)
+    changes = [Change(**record) for record in json.loads(CHANGES.read_text())]
+    trees = [_names(tree) for tree in (ROOT, *also)]
+    taken = {(change.module, change.function) for change in changes}
+    kept = [change for change in changes if trees[0][change.name] == 1]
+    lost = Counter(change.room for change in changes if change not in kept)
+    drawn = [change for _, module in modules(ROOT) for change, _ in module.changes()]
+    rng.shuffle(drawn)
+    for change in drawn:
+        is_new = lost[change.room] and (change.module, change.function) not in taken
+        if is_new and all(names[change.name] == 1 for names in trees):
+            kept.append(change)
+            taken.add((change.module, change.function))
+            lost[change.room] -= 1
+    kept.sort(key=lambda change: (change.module, change.name))
+    CHANGES.write_text(json.dumps([asdict(change) for change in kept], indent=1) + "\n")
+    print(f"{len(changes)} changes before, {len(kept)} now; rooms with too few others: {dict(+lost)}")
+
+
+def _names(tree: Path) -> Counter[str]:
+    """How often each change is found in a tree."""
+    return Counter(change.name for _, module in modules(tree) for change, _ in module.changes())
+
+
 def reach(out: Path, pytest_args: list[str]) -> None:
     """Run all tests on a copy with probes, and write which tests enter which function."""
     with tempfile.TemporaryDirectory(prefix="tokenmill-reach-") as folder:
@@ -464,7 +491,7 @@ def _first_failure(copy: Path, tests: list[str], seconds: float) -> str:
         start_new_session=True,
     )  # fmt: skip
     try:
-        output, _ = process.communicate(timeout=seconds + 30)
+        output, _ = process.communicate(timeout=3 * seconds + 60)
     except subprocess.TimeoutExpired:
         return ""
     finally:
@@ -569,6 +596,9 @@ def main() -> None:
     drawing = steps.add_parser("draw")
     drawing.add_argument("--seed", type=int, default=35)
     drawing.add_argument("--count", type=int, default=320)
+    replacing = steps.add_parser("replace")
+    replacing.add_argument("--seed", type=int, default=36)
+    replacing.add_argument("--also", type=Path, action="append", default=[])
     reaching = steps.add_parser("reach")
     reaching.add_argument("--out", type=Path, required=True)
     reaching.add_argument("pytest_args", nargs="*", default=["-n", "2", "--dist", "loadfile", "tests"])
@@ -583,6 +613,8 @@ def main() -> None:
     match options.step:
         case "draw":
             draw(options.seed, options.count)
+        case "replace":
+            replace(options.seed, options.also)
         case "reach":
             reach(options.out, options.pytest_args)
         case "run":

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import tokenmill
-from tokenmill import errors, results
-from tokenmill.api import parameters
+from tokenmill import errors, options, results
 
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 WIDTH = 100
@@ -78,7 +77,7 @@ def main() -> int:
 
 def sections() -> Iterator[str]:
     """The functions, the types of parameters, the store, the records that functions return, and the errors."""
-    public = {name: getattr(tokenmill, name) for name in tokenmill.__all__}
+    public = {name: getattr(tokenmill, name) for name in sorted(tokenmill.__all__)}
     yield "\n## Functions\n"
     for name, value in public.items():
         if inspect.isfunction(value):
@@ -130,8 +129,8 @@ def default(parameter: inspect.Parameter) -> str:
 
 def types_section() -> str:
     """The types that several functions share."""
-    names = [name for name in parameters.__all__ if name[0].isupper()]
-    rows = [f"| `{name}` | {alternatives(getattr(parameters, name))} |" for name in names]
+    kinds = {name: kind for name, kind in vars(options).items() if get_origin(kind) is not None}
+    rows = [f"| `{name}` | {alternatives(kind)} |" for name, kind in sorted(kinds.items())]
     note = "Write an address such as `s3://bucket/run` as a `str`, because a `Path` drops a slash."
     head = f"\n## Types of parameters\n\n{note}\n"
     return "\n".join([head, "| type | values |", "| --- | --- |", *rows]) + "\n"
@@ -196,7 +195,7 @@ def member_section(name: str, content: Any) -> str:
 
 def records() -> list[type]:
     """The classes of tokenmill.results, each followed by the classes that its fields name."""
-    public = {name: getattr(results, name) for name in results.__all__}
+    public = {name: record for name, record in sorted(vars(results).items()) if isinstance(record, type)}
     found: dict[str, type] = {}
     waiting = sorted(public.values(), key=lambda value: (not value.__name__.endswith("Result"), value.__name__))
     while waiting:

@@ -74,7 +74,6 @@ SCREENS = {
     "error: an unknown tokenizer": "tokenmill prepare corpus --tokenizer gtp2 --out new",
     "error: a wrong option": "tokenmill export tokens --to nanogpt --seed 1337",
     "error: other options": "tokenmill prepare corpus --tokenizer small.json --limit-units 1 --out tokens",
-    "upgrade": "tokenmill upgrade tokens",
     "erase": "tokenmill erase tokens --rows rows.csv --request 2026-117 --reason opt-out",
 }
 RECIPE = """grain = 64

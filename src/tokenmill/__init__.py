@@ -15,33 +15,34 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tokenmill.errors import TokenmillError
-from tokenmill.system.storage_settings import using
+from tokenmill.errors import TokenmillError as TokenmillError
+from tokenmill.system.storage_settings import using as using
 
 if TYPE_CHECKING:
-    from tokenmill.api import results as results
-    from tokenmill.api.bench import bench
-    from tokenmill.api.datasets import datasets
-    from tokenmill.api.doctor import doctor
-    from tokenmill.api.erase import erase
-    from tokenmill.api.export import export
-    from tokenmill.api.finish import finish
-    from tokenmill.api.formats import formats
-    from tokenmill.api.inspect import inspect
-    from tokenmill.api.loader import Loader, loader
-    from tokenmill.api.locate import locate
-    from tokenmill.api.map_dataset import map_dataset
-    from tokenmill.api.mix import mix
-    from tokenmill.api.open import Store, open  # noqa: A004 - tokenmill.open is the name
-    from tokenmill.api.plan import plan
-    from tokenmill.api.prepare import prepare
-    from tokenmill.api.report import report
-    from tokenmill.api.stats import stats
-    from tokenmill.api.status import status
-    from tokenmill.api.tokenizers import tokenizers
-    from tokenmill.api.upgrade import upgrade
-    from tokenmill.api.verify import verify
-    from tokenmill.tokenizers.tokenize_fn import tokenize_fn
+    from tokenmill import results as results
+    from tokenmill.api.bench import bench as bench
+    from tokenmill.api.datasets import datasets as datasets
+    from tokenmill.api.doctor import doctor as doctor
+    from tokenmill.api.erase import erase as erase
+    from tokenmill.api.export import export as export
+    from tokenmill.api.finish import finish as finish
+    from tokenmill.api.formats import formats as formats
+    from tokenmill.api.inspect import inspect as inspect
+    from tokenmill.api.loader import Loader as Loader
+    from tokenmill.api.loader import loader as loader
+    from tokenmill.api.locate import locate as locate
+    from tokenmill.api.map_dataset import map_dataset as map_dataset
+    from tokenmill.api.mix import mix as mix
+    from tokenmill.api.open import Store as Store
+    from tokenmill.api.open import open as open  # noqa: A004 - tokenmill.open is the name
+    from tokenmill.api.plan import plan as plan
+    from tokenmill.api.prepare import prepare as prepare
+    from tokenmill.api.report import report as report
+    from tokenmill.api.stats import stats as stats
+    from tokenmill.api.status import status as status
+    from tokenmill.api.tokenizers import tokenizers as tokenizers
+    from tokenmill.api.verify import verify as verify
+    from tokenmill.tokenizers.tokenize_fn import tokenize_fn as tokenize_fn
 
 __version__ = "0.1.0"
 # The module of each public name, imported on first use.
@@ -68,48 +69,19 @@ _MODULES = {
     "status": "tokenmill.api.status",
     "tokenize_fn": "tokenmill.tokenizers.tokenize_fn",
     "tokenizers": "tokenmill.api.tokenizers",
-    "upgrade": "tokenmill.api.upgrade",
     "verify": "tokenmill.api.verify",
 }
 # Functions that have the name of a package.
 _PACKAGES = ("doctor", "loader", "tokenizers")
 
-__all__ = [
-    "Loader",
-    "Store",
-    "TokenmillError",
-    "bench",
-    "datasets",
-    "doctor",
-    "erase",
-    "export",
-    "finish",
-    "formats",
-    "inspect",
-    "loader",
-    "locate",
-    "map_dataset",
-    "mix",
-    "open",
-    "plan",
-    "prepare",
-    "report",
-    "results",
-    "stats",
-    "status",
-    "tokenize_fn",
-    "tokenizers",
-    "upgrade",
-    "using",
-    "verify",
-]
+__all__ = ["TokenmillError", "results", "using", *_MODULES]  # noqa: PLE0604 - its keys are strings
 
 
 if not TYPE_CHECKING:  # a type checker would take any name for a public one
 
     def __getattr__(name: str) -> Any:
         if name == "results":
-            return importlib.import_module("tokenmill.api.results")
+            return importlib.import_module("tokenmill.results")
         if name not in _MODULES:
             raise AttributeError(f"module 'tokenmill' has no attribute {name!r}")
         value = getattr(importlib.import_module(_MODULES[name]), name)

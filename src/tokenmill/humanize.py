@@ -37,11 +37,16 @@ def count(value: int, what: str) -> str:
     return f"{value:,} {what}{'s' * (value != 1)}"
 
 
-def did_you_mean(word: str, names: Iterable[str]) -> list[str]:
-    """A line for an error message with the name that is most like a word, in any case; empty if none is."""
+def did_you_mean(word: str, names: Iterable[str], most: int = 1) -> list[str]:
+    """A line for an error message with the names that are most like a word, in any case; empty if none is."""
+    similar = most_similar(word, names, most)
+    return [f"Did you mean {' or '.join(similar)}?"] if similar else []
+
+
+def most_similar(word: str, names: Iterable[str], most: int = 1) -> list[str]:
+    """The names that are most like a word, in any case, the most similar one first."""
     by_lower = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(word.lower(), by_lower, 1, MIN_SIMILARITY)
-    return [f"Did you mean {by_lower[match]}?" for match in close]
+    return [by_lower[match] for match in difflib.get_close_matches(word.lower(), by_lower, most, MIN_SIMILARITY)]
 
 
 def number(value: float) -> str:

@@ -22,8 +22,8 @@ from tests.support.servers.hub import Hub
 from tests.support.servers.seaweed import Bucket
 from tokenmill.analysis.card.public_facts import ETAG, IDENTITY
 from tokenmill.analysis.card.readme import _files
-from tokenmill.api.results import ReportResult
 from tokenmill.errors import UsageError
+from tokenmill.results import ReportResult
 
 CALL: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": 1199, "workers": 1, "unit_bytes": 500}
 FIELDS: dict[str, Any] = {
@@ -145,9 +145,9 @@ def test_counts_and_denied_rows(folder: Path) -> None:
     assert counts["documents"] == ROWS - DENIED
     (reason,) = inline(found, "skipped-rows").items()
     assert (reason[0].startswith("denied"), reason[1]) == (True, DENIED)
-    used = {entity["prov:label"]: entity["sha256"] for entity in found["prov:wasGeneratedBy"]["prov:used"]}
-    assert used["list of denied rows"] == store.job.deny
-    assert used["small.tiktoken"] == store.job.tokenizer.sha256
+    used = {entity["prov:label"]: entity for entity in found["prov:wasGeneratedBy"]["prov:used"]}
+    assert used["list of denied rows"]["@id"] == f"deny/{store.job.deny}"
+    assert used["small.tiktoken"]["sha256"] == store.job.tokenizer.sha256
     text = (folder / "one" / "README.md").read_text(encoding="utf-8")
     assert re.search(rf"\| denied[^|]* \| {DENIED} \|", text)
     assert str(store.job.deny) in text

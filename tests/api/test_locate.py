@@ -137,7 +137,7 @@ def test_tokens_of_every_format_lead_to_the_store_and_back(
 def token_files(out: Path) -> list[tuple[str, int]]:
     """The files with tokens, and how many each holds, as the export's manifest tells."""
     found: dict[str, int] = {}
-    for shard in pq.read_table(out / ".tokenmill/manifest.parquet").to_pylist():
+    for shard in pq.read_table(out / ".tokenmill/manifests/00000000.parquet").to_pylist():
         name = shard["files"][0]["name"]
         found[name] = found.get(name, 0) + shard["tokens"]
     return list(found.items())
@@ -231,7 +231,7 @@ def test_an_export_that_is_not_of_the_store_is_not_asked(tmp_path: Path) -> None
     prepare(source, tmp_path)
     for name in ("llmc", "nanogpt", "megatron"):
         tokenmill.export(out, to=name, val="none")
-    (tmp_path / "store/megatron/.tokenmill/manifest.parquet").unlink()
+    (tmp_path / "store/megatron/.tokenmill/manifests/00000000.parquet").unlink()
     other = write_parquet(tmp_path / "b.parquet", ["One text.", "Another one."])
     prepare(other, tmp_path / "other")
     tokenmill.export(str(tmp_path / "other/store"), to="llmc", val="none")
@@ -321,7 +321,6 @@ def test_what_cannot_be_found_is_told(store: tokenmill.Store, tmp_path: Path) ->
             {"where": shard, "token": 10**9, "store": directory},
         ),
         (UsageError, "_train_", {"where": out, "token": 3, "store": directory}),
-        (UsageError, "store=DIR", {"where": shard, "token": 3}),
         (StoreError, "neither a tokenmill store", {"where": str(tmp_path), "token": 3}),
         (UsageError, "Give TOKEN, or", {"where": directory}),
         (UsageError, "Give TOKEN, or", {"where": directory, "source": "a.parquet"}),

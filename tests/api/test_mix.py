@@ -145,15 +145,13 @@ def test_the_page_is_one_safe_file(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_page_in_a_missing_folder_is_refused(folder: Path, tmp_path: Path) -> None:
-    """The folder may be misspelled, so it is not created; the page of `status` follows the same rule."""
+    """The folder may be misspelled, so it is not created."""
     path = tmp_path / "missing" / "mix.html"
     refused = run("mix", folder / "recipe.toml", "--html", path, code=2).stderr
     assert "--html" in refused
     assert str(path.parent) in refused
     with pytest.raises(UsageError, match=str(path.parent)):
         tokenmill.mix(folder / "recipe.toml", html=path)
-    with pytest.raises(UsageError, match=str(path.parent)):
-        tokenmill.status(folder / "web", html=path)
     assert not path.parent.exists()
 
 

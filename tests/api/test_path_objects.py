@@ -53,7 +53,6 @@ def test_an_output_that_is_not_utf8_is_refused_at_the_start(tmp_path: Path, docu
         "report": lambda: tokenmill.report(store, out=f"{path}.html"),
         "card": lambda: tokenmill.report(store, card=path),
         "mix": lambda: tokenmill.mix(recipe, html=f"{path}.html"),
-        "status": lambda: tokenmill.status(store, html=f"{path}.html"),
         "bench": lambda: tokenmill.bench(source, tokenizer=SMALL_JSON, out=path),
         "cache": lambda: tokenmill.using(cache=path).__enter__(),
     }

@@ -18,8 +18,8 @@ from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.servers.seaweed import Bucket
 from tests.support.small_stores import ROWS, UNITS, prepare, write_source
 from tests.support.source_files import source
-from tokenmill.api.results import StoreSlice
 from tokenmill.errors import SourceError
+from tokenmill.results import StoreSlice
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.store.source_text import whole_file
 

@@ -171,9 +171,9 @@ def test_failures_exit_with_1_and_say_what_to_do(tmp_path: Path, parquet: str, s
     message = run("prepare", parquet, *TOKENS, "--column", "body", "--out", out, code=1).stderr
     assert "body" in message
     assert "text" in message
-    changed = run("prepare", parquet, *TOKENS, "--limit-units", "1", "--out", store, code=1).stderr
+    changed = run("prepare", parquet, *TOKENS, "--unit-bytes", "777", "--out", store, code=1).stderr
     assert "another --out" in changed
-    assert f"  run           {store}\n  --limit-units was none, is now 1\n" in changed
+    assert f"  run          {store}\n  --unit-bytes was " in changed
 
 
 @pytest.mark.parametrize(

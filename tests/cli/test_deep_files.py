@@ -94,7 +94,7 @@ def test_a_deep_filter_and_a_deep_state_are_usage_errors(tmp_path: Path, source:
     (tmp_path / "r.json").write_text(json.dumps(recipe))
     loader = tokenmill.loader(str(tmp_path / "r.json"))
     with pytest.raises(UsageError, match="not the state of a recipe"):
-        loader.load_state_dict({"sequences": 1, "digest": LIST})
+        loader.load_state_dict({"format": 1, "sequences": 1, "digest": LIST, "stores": {}})
 
 
 def test_a_deep_line_of_a_source_is_a_bad_row(tmp_path: Path, source: Path) -> None:

@@ -29,7 +29,7 @@ MOMENTS = {
     "frozen": lambda out: (out / STATE / "export.json").exists(),
     "planned": lambda out: (out / STATE / "plan.parquet").exists(),
     "some shards": lambda out: len(list(out.glob(f"{STATE}/shards/*.arrow"))) > 3,
-    "complete": lambda out: (out / STATE / "manifest.parquet").exists(),
+    "complete": lambda out: (out / STATE / "manifests/00000000.parquet").exists(),
 }
 
 
@@ -121,8 +121,8 @@ def test_other_options_after_a_kill_are_refused_or_begin_anew(
     [
         (["plan.parquet"], {"--shuffle": "2"}),
         (["plan.parquet"], {"--val": "none"}),
-        (["plan.parquet", "manifest.parquet"], {"--to": "olmo"}),
-        (["plan.parquet", "manifest.parquet"], {"--shard-tokens": "700"}),
+        (["plan.parquet", "manifests/00000000.parquet"], {"--to": "olmo"}),
+        (["plan.parquet", "manifests/00000000.parquet"], {"--shard-tokens": "700"}),
         (["export.json"], {"--shuffle": "2"}),
         (["export.json"], {"--to": "olmo"}),
     ],

@@ -27,7 +27,7 @@ FORMATS: list[str] = ["nanogpt", "megatron", "olmo", "litdata", "mds", "parquet"
 SHARD_TOKENS = 7000
 DIFFERENCES: dict[str, ExportArguments] = {"seed": {"shuffle": 2}, "val": {"val": 0.4}}
 STATE = ".tokenmill"
-MANIFEST = f"{STATE}/manifest.parquet"
+MANIFEST = f"{STATE}/manifests/00000000.parquet"
 
 
 def prepare(directory: Path, word: str) -> str:
@@ -133,7 +133,7 @@ def test_the_manifest_names_its_export(exported: Callable[..., Path]) -> None:
     frozen = read_frozen(folder)
     assert frozen is not None
     seal = json.loads(pq.read_schema(exported("llmc") / MANIFEST).metadata[b"tokenmill.manifest"])
-    assert (seal["export"], len(seal["sha256"])) == (frozen.job.digest(), 64)
+    assert (seal["export"], len(seal["blake3"])) == (frozen.job.digest(), 64)
     assert records.read(folder, 0).export == frozen.job.digest()
 
 

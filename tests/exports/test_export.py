@@ -217,7 +217,7 @@ def test_an_export_goes_on_where_it_was_left(store: tokenmill.Store, tmp_path: P
     export(store.directory, out=str(tmp_path / "whole"), **options)
     out = tmp_path / "cut"
     export(store.directory, out=str(out), **options)
-    for name in ("manifest.parquet", "plan.parquet", "shards/00000003.arrow", "shards/00000007.arrow"):
+    for name in ("manifests/00000000.parquet", "plan.parquet", "shards/00000003.arrow", "shards/00000007.arrow"):
         (out / ".tokenmill" / name).unlink()
     (out / "fineweb_train_000003.bin").unlink()
     (out / ".fineweb_train_000009.bin.0123456789ab.tmp").write_bytes(b"left by a dead writer")
@@ -475,7 +475,7 @@ def test_records_name_the_origin_of_every_document(store: tokenmill.Store, tmp_p
     """The records of the shards tell, in order, where each document or piece of one is from."""
     export(store.directory, to="llmc", out=str(tmp_path), shard_tokens=5_000, shuffle=5)
     folder = folder_at(str(tmp_path))
-    manifest = pq.read_table(tmp_path / ".tokenmill/manifest.parquet")
+    manifest = pq.read_table(tmp_path / ".tokenmill/manifests/00000000.parquet")
     assert sum(manifest["begun"].to_pylist()) == len(store)
     for shard in range(len(manifest)):
         record = records.read(folder, shard)

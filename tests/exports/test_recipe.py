@@ -19,9 +19,6 @@ from tests.support.command import run
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tests.support.export_model import END, read_back
 from tokenmill.errors import JobChanged, UsageError
-from tokenmill.exports.job import EXPORT, read_frozen
-from tokenmill.storage import folder_at
-from tokenmill.store import layout
 
 STAGE = {"sequence_tokens": 32, "batch_sequences": 2, "tokens": {"a": "1.5x", "b": "2.25x", "c": "0.3x"}}
 
@@ -172,35 +169,3 @@ def test_memory_does_not_grow_with_the_store(tmp_path: Path) -> None:
 
 
 # The export.json of the last version without exports by recipe.
-FORMER_EXPORT = """{
-  "job": {
-    "format": "nanogpt",
-    "store": "c6747c1f9d0aa43251b46888e009744c5b50e0aab21fc4809b6f4991f908bfbb",
-    "tokenizer": "small",
-    "dtype": "uint16",
-    "end": "appended",
-    "end_token": 1201,
-    "name": "",
-    "val": "0.1",
-    "val_tokens": null,
-    "shuffle": 3,
-    "shard_tokens": null,
-    "tail": "keep",
-    "sequence_tokens": null
-  },
-  "bins": 4,
-  "run_tokens": 1328,
-  "store": "",
-  "format": 2,
-  "checksum": "e8a11989f7219fcc9a0252c2ac0ecb5a2dbb94b4d026e459e1070179cdbe78a9"
-}"""
-
-
-def test_exports_of_former_versions_are_read(tmp_path: Path) -> None:
-    """An export.json without a selection is valid, its checksum holds, and it is written again as it was."""
-    (tmp_path / ".tokenmill").mkdir()
-    (tmp_path / EXPORT).write_text(FORMER_EXPORT)
-    frozen = read_frozen(folder_at(str(tmp_path)))
-    assert frozen is not None
-    assert frozen.job.selection is None
-    assert json.loads(layout.json_bytes(frozen)) == json.loads(FORMER_EXPORT)

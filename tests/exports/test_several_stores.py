@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import tokenmill
-from tests.support import DATA
 from tests.support.command import run
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.export_model import END, flat, model, read_back
@@ -320,19 +319,6 @@ def test_commands_take_several_stores(stores: list[str], tmp_path: Path) -> None
     text = run("export", *stores, "--to", "nanogpt", "--out", out, "--workers", "1").stdout
     assert f"store 3      {stores[2]}" in text
     assert "no problem found" in run("verify", *stores, "--workers", "1").stdout
-
-
-def test_a_store_of_format_5_among_others(sources: list[str], tmp_path: Path) -> None:
-    """A store of the format before is read together with a new one that takes its job, in either order."""
-    old, new = str(shutil.copytree(DATA / "store-format-5", tmp_path / "old")), str(tmp_path / "new")
-    tokenmill.prepare(sources[0], like=old, column="text", out=new, workers=1)
-    for number, given in enumerate(([old, new], [new, old])):
-        opened = tokenmill.open(given)
-        assert len(opened) == len(tokenmill.open(old)) + len(tokenmill.open(new))
-        out = tmp_path / str(number)
-        export(given, to="nanogpt", val="none", out=str(out))
-        assert np.array_equal(np.fromfile(out / "train.bin", np.uint16), opened.tokens(0, opened.token_count))
-        tokenmill.verify(given, workers=1)
 
 
 def test_an_export_follows_the_numbers_of_the_sources(tmp_path: Path) -> None:

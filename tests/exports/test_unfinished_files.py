@@ -131,7 +131,7 @@ def test_verify_names_an_export_without_its_manifest(tmp_path: Path) -> None:
     store = tmp_path / "store"
     tokenmill.prepare(source, tokenizer=SMALL_JSON, out=str(store), workers=1)
     tokenmill.export(str(store), to="nanogpt", val="none", workers=1)
-    (store / "nanogpt" / ".tokenmill" / "manifest.parquet").unlink()
+    (store / "nanogpt" / ".tokenmill" / "manifests/00000000.parquet").unlink()
     with pytest.raises(errors.TokenmillError, match="not complete"):
         tokenmill.verify(str(store), all=True)
     tokenmill.export(str(store), to="nanogpt", val="none", workers=1)

@@ -14,7 +14,7 @@ import tokenmill
 from tests.support import command
 from tests.support.corpora import SMALL_TIKTOKEN
 from tokenmill.errors import CorruptStore, JobChanged, UsageError
-from tokenmill.exports import erase_shard, run_columns, sorted_runs
+from tokenmill.exports import converge_shard, run_columns, sorted_runs
 from tokenmill.exports.formats import parquet
 from tokenmill.exports.formats.protocol import ExportedColumn
 from tokenmill.exports.job import RUNS
@@ -151,15 +151,18 @@ def test_an_erasure_empties_the_columns(tmp_path: Path, monkeypatch: pytest.Monk
             expected: dict[str, Any] = {} if row["row"] in (7, 30) else values[row["row"]]
             assert [row[name] for name in NAMES] == [expected.get(name) for name in NAMES]
         assert len(found) == 60
-    assert tokenmill.verify(store, workers=1).exports == {"parquet": len(list((store / "parquet").glob("*.parquet")))}
+    exports = tokenmill.verify(store, workers=1).exports
+    assert exports == {
+        name: len(list((store / name).glob("*.parquet"))) for name in ("parquet", str(tmp_path / "shuffled"))
+    }
     assert tokenmill.export(store, **options).shards_done_now == 0
     new = tmp_path / "new"
     tokenmill.export(store, out=new, **options)
     assert {row["row"] for row in read(new)} == set(range(60)) - {7, 30}
 
-    monkeypatch.setattr(erase_shard, "nulled", lambda table, _: table)
+    monkeypatch.setattr(converge_shard, "nulled", lambda table, _: table)
     tokenmill.erase(store, rows=[(source, 11)], workers=1)
-    with pytest.raises(CorruptStore, match="it holds values of a document that request"):
+    with pytest.raises(CorruptStore, match="holds tokens or values of documents that were erased"):
         tokenmill.verify(store, workers=1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -18,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import xxhash
+from blake3 import blake3
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -28,18 +28,19 @@ from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_
 from tests.support.documents import DOCUMENTS
 from tests.support.inline_executor import InlineExecutor
 from tokenmill import errors
-from tokenmill.api.results import PrepareResult
 from tokenmill.executors.progress import Silent
+from tokenmill.options import JobOptions
 from tokenmill.pipeline.driving.complete import CompletionOptions, RunCompletion
 from tokenmill.pipeline.driving.context import RunContext
 from tokenmill.pipeline.driving.events import RunEvents, RunLog
 from tokenmill.pipeline.driving.row_limits import RowLimits
 from tokenmill.pipeline.planning.freeze import freeze
-from tokenmill.pipeline.planning.request import PrepareOptions, make_request
+from tokenmill.pipeline.planning.request import make_request
 from tokenmill.pipeline.planning.resources import Resources
 from tokenmill.pipeline.planning.split_sources import plan_units
 from tokenmill.pipeline.unit import plan as planning
 from tokenmill.pipeline.unit.plan import default_unit_bytes
+from tokenmill.results import PrepareResult
 from tokenmill.sources import discover, files_between, with_identities
 from tokenmill.sources.documents import ReadOptions, Slice
 from tokenmill.storage import folder_at, publish_new
@@ -134,7 +135,6 @@ def test_a_complete_run_is_left_alone(tmp_path: Path, corpus: list[str]) -> None
         ({"bos": 5}, "bos="),
         ({"column": "id"}, "column="),
         ({"unit_bytes": 777}, "unit_bytes="),
-        ({"limit_units": 1}, "limit_units="),
     ],
 )
 def test_a_changed_job_is_refused(tmp_path: Path, corpus: list[str], words: PrepareArguments, named: str) -> None:
@@ -231,8 +231,34 @@ def test_a_limited_run_holds_the_first_units(tmp_path: Path, corpus: list[str]) 
     prepare(corpus, tmp_path / "some", unit_bytes=500, limit_units=3)
     some, every = (tokenmill.open(str(tmp_path / name)) for name in ("some", "all"))
     assert len(some.manifest) == 3
-    assert some.job.limit_units == 3
     assert np.array_equal(some.tokens(0, some.token_count), every.tokens(0, some.token_count))
+
+
+@pytest.mark.fast
+def test_a_trial_goes_on_as_the_run_of_all_units(tmp_path: Path, corpus: list[str]) -> None:
+    """With a larger limit, and with none: units that are done stay done, and the bytes are those of one run."""
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    prepare(corpus, whole, unit_bytes=500)
+    prepare(corpus, out, unit_bytes=500, limit_units=2)
+    first = (out / "parts/00000000.arrow").stat().st_mtime_ns
+    assert prepare(corpus, out, unit_bytes=500, limit_units=3).units_done_now == 1
+    assert tokenmill.status(out).trial == "the first 3 units (--limit-units)"
+    with pytest.raises(errors.JobChanged, match="another limit_units"):
+        prepare(corpus, out, unit_bytes=500, limit_units=2)
+    (out / "manifest.parquet").unlink()  # as after a kill
+    (out / "parts/00000002.arrow").unlink()
+    result = prepare(corpus, out, unit_bytes=500)
+    assert result.units_done_now == result.units - 2
+    assert tokenmill.status(out).trial is None
+    assert (out / "parts/00000000.arrow").stat().st_mtime_ns == first
+    for name in (
+        "run.json",
+        "plan.parquet",
+        "manifest.parquet",
+        *(f"parts/{p.name}" for p in (whole / "parts").iterdir()),
+    ):
+        assert (out / name).read_bytes() == (whole / name).read_bytes(), name
+    tokenmill.verify(out, workers=1)
 
 
 @pytest.mark.fast
@@ -279,7 +305,7 @@ def test_two_runs_do_not_share_a_directory(tmp_path: Path, corpus: list[str]) ->
 def test_any_cut_into_units_covers_every_row_once(tmp_path: Path, corpus: list[str], unit_bytes: int) -> None:
     """Whatever the size of a unit, the plan holds each row of each source exactly once, in order."""
     sources = discover(corpus).table
-    plan = plan_units(sources, ReadOptions(), unit_bytes, None, InlineExecutor())
+    plan = plan_units(sources, ReadOptions(), unit_bytes, InlineExecutor())
     assert sum(plan["rows"].to_pylist()) == 150
     place = (0, 0)
     for row in plan.to_pylist():
@@ -308,18 +334,19 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path, corpus: list[str]) -> 
     for number in range(4):
         (tmp_path / f"in/small-{number}.txt").write_text("small")
     sources = with_identities(discover([*corpus, str(tmp_path / "in/lines.jsonl"), f"{tmp_path}/in/*.txt"]).table)
-    plan = plan_units(sources, ReadOptions(), 300, None, InlineExecutor())
+    plan = plan_units(sources, ReadOptions(), 300, InlineExecutor())
     data = tables.table_bytes(plan)
     folder = folder_at(str(tmp_path))
     publish_new(folder, layout.PLAN, data)
     run = Run(
-        make_request(PrepareOptions(corpus, SMALL_TIKTOKEN, eot=END), discover(corpus)).job,
+        make_request(JobOptions(tokenizer=SMALL_TIKTOKEN, eot=END), discover(corpus)).job,
         units=len(plan),
+        planned_units=len(plan),
         sources=len(sources),
         source_bytes=0,
         text_bytes=0,
-        sources_sha256="",
-        plan_sha256=hashlib.sha256(data).hexdigest(),
+        sources_blake3="",
+        plan_blake3=blake3(data).hexdigest(),
         engine="none",
         versions={},
     )
@@ -413,11 +440,11 @@ def test_a_part_has_these_bytes(tmp_path: Path) -> None:
         + np.array([0, 2], np.uint64).tobytes()
     )
     stated = (
-        b'{"unit":3,"job":"job","documents":2,"tokens":7,"text_bytes":20,"sha256":"","skipped":[[0,1,1,1,"null"]],'
+        b'{"unit":3,"job":"job","documents":2,"tokens":7,"text_bytes":20,"blake3":"","skipped":[[0,1,1,1,"null"]],'
         b'"slice":"5","text":"6","xxh3":"%s"}' % summary.xxh3.encode()
     )
     assert summary.xxh3 == xxhash.xxh3_128_hexdigest(columns)
-    assert summary.sha256 == hashlib.sha256(columns + stated).hexdigest()
+    assert summary.blake3 == blake3(columns + stated).hexdigest()
     assert open_part(folder, 3)[0] == summary
 
 
@@ -435,7 +462,7 @@ def test_a_run_gives_up_an_engine_that_fails_an_audit(
         return Encoded(encoded.tokens ^ (len(calls) > 4), encoded.offsets)  # the first call is the probe
 
     monkeypatch.setattr(GigatokenEngine, "encode", wrong_from_the_fourth_batch)
-    options = PrepareOptions(corpus, SMALL_TIKTOKEN, eot=END, unit_bytes=500)
+    options = JobOptions(tokenizer=SMALL_TIKTOKEN, eot=END, unit_bytes=500)
     request = make_request(options, discover(corpus))
     folder = folder_at(str(tmp_path / "out"))
     folder.create()

@@ -96,6 +96,19 @@ def test_a_run_killed_whole_goes_on_where_it_was(
     check_finishes(trial, undisturbed)
 
 
+def test_a_killed_trial_goes_on_as_the_whole_run(
+    job: Job, undisturbed: dict[str, bytes], rng: random.Random, tmp_path: Path
+) -> None:
+    """The command without the limit keeps the units of a killed trial, and ends with the bytes of one run."""
+    trial = Round(job, tmp_path / "out")
+    run = replace(job, tokenizer=(*TOKENIZER, "--limit-units", str(UNITS // 2))).start(trial.out)
+    at_random(run, rng)
+    run.signal_group(signal.SIGKILL)
+    run.wait()
+    trial.end(run)
+    check_finishes(trial, undisturbed)
+
+
 def test_a_run_killed_while_it_starts_leaves_nothing_to_stumble_over(
     job: Job, undisturbed: dict[str, bytes], rng: random.Random, tmp_path: Path
 ) -> None:

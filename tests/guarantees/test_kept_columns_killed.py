@@ -17,7 +17,8 @@ from tests.support import command
 from tests.support.corpora import SMALL_TIKTOKEN
 from tests.support.killing import Job, Round, part_files, result_files, workers
 from tokenmill.storage import folder_at
-from tokenmill.store.kept import kept_name, read_kept
+from tokenmill.store.kept import read_kept
+from tokenmill.store.layout import kept_name
 from tokenmill.store.part import read_summary
 
 pytestmark = pytest.mark.timeout(280)

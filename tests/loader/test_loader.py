@@ -154,16 +154,23 @@ def test_a_state_of_other_stores_is_refused(store: str, other_store: str) -> Non
     [
         None,
         {},
-        {"sequences": 5},
-        {"sequences": -1, "digest": ""},
-        {"sequences": "5", "digest": "x"},
-        {"sequences": 1 << 90, "digest": ""},
+        {"sequences": 5, "digest": ""},
+        {"format": 1, "sequences": 5},
+        {"format": 1, "sequences": -1, "digest": ""},
+        {"format": 1, "sequences": "5", "digest": "x"},
+        {"format": 1, "sequences": 1 << 90, "digest": ""},
     ],
 )
 def test_what_is_no_state_is_refused(store: str, state: Any) -> None:
-    """A state has a number and a text."""
+    """A state has its format, a number and a text."""
     with pytest.raises(UsageError, match="not the state of a loader"):
         tokenmill.loader(store, **SMALL).load_state_dict(state)
+
+
+def test_a_state_of_another_format_is_refused(store: str) -> None:
+    """Whatever else it has."""
+    with pytest.raises(UsageError, match="the state has format 2"):
+        tokenmill.loader(store, **SMALL).load_state_dict({"format": 2, "cursor": 5})
 
 
 def test_a_state_is_small(store: str) -> None:

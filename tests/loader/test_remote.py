@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from tests.support.servers.seaweed import Bucket, start_seaweed
 from tokenmill.errors import CorruptStore
 from tokenmill.loader.prefetch import FIRST_BYTES, Prefetcher
 from tokenmill.storage import folder_at, io_threads
+from tokenmill.storage.digest import hash_of
 from tokenmill.storage.prefetch import THREADS
 from tokenmill.store import layout
 from tokenmill.store.part import open_part
@@ -38,8 +38,8 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> str:
     directory = tmp_path_factory.mktemp("bucket") / "store"
     make_store(str(directory), 100_000, shape=Shape(10_000, 60), processes=False)
     for name in (layout.PLAN, layout.SOURCES):
-        sha256 = hashlib.sha256((directory / name).read_bytes()).hexdigest()
-        (directory / name).rename(directory / layout.hashed_name(name, sha256))
+        blake3 = hash_of((directory / name).read_bytes())
+        (directory / name).rename(directory / layout.hashed_name(name, blake3))
     return str(directory)
 
 

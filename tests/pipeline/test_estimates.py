@@ -19,12 +19,12 @@ import tokenmill
 from tests.support import command
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN
 from tests.support.inline_executor import InlineExecutor
-from tokenmill.api.results import Estimate, PlanResult, PrepareResult
 from tokenmill.cli import cli
 from tokenmill.errors import StoreError, UsageError
 from tokenmill.exports.formats import FORMATS
 from tokenmill.pipeline.planning import sample
 from tokenmill.pipeline.planning.estimate import Footprint, Sample, choose_units, make_estimate
+from tokenmill.results import Estimate, PlanResult, PrepareResult
 from tokenmill.system import machine
 
 PROSE = "the first of the words in this line is the word that the others are the words of "
@@ -104,14 +104,14 @@ def test_options_about_text_count(tmp_path: Path, options: dict[str, Any]) -> No
 
 
 def test_a_plan_takes_what_prepare_takes() -> None:
-    """The function has the same keywords, and the command the same options; only the output is not needed."""
+    """The function has the same keywords, and the command the same options; only `prepare` needs the output."""
     planned, prepared = (inspect.signature(function).parameters for function in (tokenmill.plan, tokenmill.prepare))
-    assert list(planned) == list(prepared)
-    assert [name for name in planned if planned[name] != prepared[name]] == ["out"]
-    assert planned["out"].default is None
+    assert planned == prepared
     options, others = (cli.commands[name].params for name in ("plan", "prepare"))
     assert [each.opts for each in options] == [each.opts for each in others]
-    assert [(each.name, each.required) for each in others if each not in options] == [("out", True)]
+    assert "Missing option '--out'" in command.run("prepare", "a.jsonl", code=2).stderr
+    assert "Missing argument 'SOURCE...'" in command.run("prepare", "--out", "out", code=2).stderr
+    assert "Missing argument 'SOURCE...'" in command.run("plan", code=2).stderr
 
 
 def test_options_that_change_no_estimate_are_accepted(tmp_path: Path) -> None:

@@ -1,22 +1,19 @@
-"""Metrics of a run: Prometheus and OpenTelemetry read them; the board uses only metrics that exist."""
+"""Metrics of a run: Prometheus reads them; the board uses only metrics that exist."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 import tokenmill
 from tests.support.small_stores import UNITS, prepare, write_source
 from tokenmill.errors import UsageError
-from tokenmill.pipeline.driving.metrics import METRICS, OtlpMetrics, check_metrics, prometheus_text
-from tokenmill.store.heartbeats import EndRecord, HeartbeatRecord
+from tokenmill.pipeline.driving.metrics import METRICS, check_metrics, prometheus_text
+from tokenmill.store.heartbeats import HeartbeatRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 BEAT = HeartbeatRecord("driver", "host", 1, 1.0, 2.0, 2.0, units_done=3, planned_bytes_done=10, tokens=7, rank=1, of=2)
@@ -74,31 +71,6 @@ def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_sdk_without_the_exporter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Empty modules stand for the SDK: an installed exporter cannot be taken away here."""
-    for name in ("", ".metrics", ".sdk", ".sdk.metrics", ".sdk.metrics.export", ".sdk.resources"):
-        monkeypatch.setitem(sys.modules, f"opentelemetry{name}", types.ModuleType(f"opentelemetry{name}"))
-    monkeypatch.setitem(sys.modules, "opentelemetry.exporter", None)
-    with pytest.raises(UsageError, match="OTLP exporter"):
-        check_metrics("otlp")
-
-
-def test_opentelemetry_gets_the_same_values(store: tokenmill.Store) -> None:
-    """The SDK's reader in memory sees each metric with its value; the end shuts the reader down."""
-    export = pytest.importorskip("opentelemetry.sdk.metrics.export", reason="opentelemetry-sdk is not installed")
-    reader = export.InMemoryMetricReader()
-    metrics = OtlpMetrics(store.run, "tokens", reader)
-    metrics.update(BEAT)
-    data = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
-    points = {metric.name: metric.data.data_points[0] for metric in data}
-    expected = {metric.name.removesuffix("_total"): metric.value(BEAT, store.run) for metric in METRICS}
-    assert {name: point.value for name, point in points.items()} == {
-        f"tokenmill.{name}": value for name, value in expected.items() if value is not None
-    }
-    assert points["tokenmill.tokens"].attributes["store"] == "tokens"
-    metrics.update(msgspec.structs.replace(BEAT, ended=True, end=EndRecord("complete")))
-
-
 def test_the_board_uses_only_metrics_that_exist() -> None:
     """Each query of the Grafana board names metrics of a run, and the page of the docs lists them all."""
     board = json.loads((ROOT / "examples/grafana/tokenmill.json").read_text())
@@ -109,16 +81,3 @@ def test_the_board_uses_only_metrics_that_exist() -> None:
     assert used
     assert used <= names
     assert names <= set(re.findall(r"tokenmill_\w+", (ROOT / "docs/operations.md").read_text()))
-
-
-def test_a_page_shows_a_run(store: tokenmill.Store, tmp_path: Path) -> None:
-    """The page of a run that goes on is loaded again; that of a complete run is not."""
-    from tokenmill.api.status import write_status_page
-
-    result = tokenmill.status(store.directory, html=tmp_path / "run.html")
-    assert "100.0%" in (tmp_path / "run.html").read_text()
-    assert "refresh" not in (tmp_path / "run.html").read_text()
-    running = msgspec.structs.replace(result, state="running", planned_bytes_done=result.planned_bytes // 2, workers=3)
-    write_status_page(str(tmp_path / "run.html"), running)
-    assert 'http-equiv="refresh"' in (tmp_path / "run.html").read_text()
-    assert "3 workers" in (tmp_path / "run.html").read_text()

@@ -359,7 +359,7 @@ def test_what_a_name_promises_is_synced_before(
     promised = {"run.json": first, "manifest.parquet": {name for name in undisturbed if name.startswith("parts/")}}
     for export in ("nanogpt", "parquet"):
         files = {name.removeprefix(f"{export}/") for name in undisturbed if name.startswith(f"{export}/")}
-        promised[f"{export}/.tokenmill/manifest.parquet"] = files - {".tokenmill/manifest.parquet"}
+        promised[f"{export}/.tokenmill/manifests/00000000.parquet"] = files - {".tokenmill/manifests/00000000.parquet"}
     if "quarantine.jsonl" in undisturbed:
         promised["manifest.parquet"].add("quarantine.jsonl")
     seen = set()

@@ -21,7 +21,8 @@ from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.pipeline.unit.plan import tasks
 from tokenmill.pipeline.unit.verify import Verify
 from tokenmill.storage import folder_at
-from tokenmill.store.kept import content_hash, kept_name, publish_kept, read_kept
+from tokenmill.store.kept import content_hash, publish_kept, read_kept
+from tokenmill.store.layout import kept_name, part_name
 from tokenmill.store.part import SkippedRow, open_part, publish_part
 from tokenmill.store.part_checksum import with_checksum
 from tokenmill.store.run import require_run
@@ -151,8 +152,9 @@ def test_verify_finds_a_document_that_is_missing(folder: Path) -> None:
         summary, documents=len(shorter.row), tokens=len(shorter.tokens), skipped=skipped, kept=content_hash(kept)
     )
     store.discard(kept_name(0))
-    publish_kept(store, 0, kept)
-    publish_part(store, with_checksum(planted, shorter), shorter, replace=True)
+    publish_kept(store, kept_name(0), kept)
+    store.discard(part_name(0))
+    publish_part(store, with_checksum(planted, shorter), shorter)
     with pytest.raises(CorruptStore, match=f"row {row} is missing"):
         check(task)
 

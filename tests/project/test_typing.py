@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 import tokenmill
-from tokenmill.api.results import (
+from tokenmill.results import (
     BenchResult,
     Document,
     ExportResult,

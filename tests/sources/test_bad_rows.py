@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import os
 import tempfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from blake3 import blake3
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -54,14 +54,14 @@ def expected(pieces: list[bytes], good: dict[bytes, str | None], bad: dict[bytes
         if piece in good:
             stream.append((position, good[piece]))
         elif piece in bad:
-            told.append((position, bad[piece], hashlib.sha256(piece).hexdigest(), piece))
+            told.append((position, bad[piece], blake3(piece).hexdigest(), piece))
         position += len(piece) + len(separator)
     return stream, told
 
 
 def told(bad) -> list[tuple[int, str, str, bytes]]:
     """What can be compared of bad rows."""
-    return [(row.row, row.reason, row.sha256, row.raw) for row in bad]
+    return [(row.row, row.reason, row.blake3, row.raw) for row in bad]
 
 
 @pytest.mark.thorough
@@ -126,7 +126,7 @@ def test_bad_values_are_told_and_the_others_read_in_any_cut(values, kind, group_
     good = dict[bytes | None, str | None]([(None, None), (b"", ""), *PIECES.items()])
     assert stream == [(row, good[value]) for row, value in enumerate(values) if value in good]
     assert told(bad) == [
-        (row, BAD_PIECES[value], hashlib.sha256(value).hexdigest(), value)
+        (row, BAD_PIECES[value], blake3(value).hexdigest(), value)
         for row, value in enumerate(values)
         if value in BAD_PIECES
     ]
@@ -164,7 +164,7 @@ def test_a_whole_file_may_be_too_long(tmp_path, ending):
     assert read_all_and_bad(path, fitting) == ([(0, content.decode())], [])
     stream, (bad,) = read_all_and_bad(path, one_less)
     assert stream == []
-    assert told([bad]) == [(0, "too long", hashlib.sha256(content).hexdigest(), content[: 64 << 10])]
+    assert told([bad]) == [(0, "too long", blake3(content).hexdigest(), content[: 64 << 10])]
     assert f"{size:,} bytes" in bad.detail
 
 
@@ -190,7 +190,7 @@ def test_what_is_kept_of_a_bad_row_is_short(tmp_path):
     with open(path, "wb") as file:
         file.write(line)
     _, (bad,) = read_all_and_bad(path, ReadOptions(on_bad="quarantine"))
-    assert (bad.raw, bad.sha256) == (line[: 64 << 10], hashlib.sha256(line).hexdigest())
+    assert (bad.raw, bad.blake3) == (line[: 64 << 10], blake3(line).hexdigest())
     assert "no object" in bad.detail
 
 

@@ -16,9 +16,10 @@ from tests.support.command import run
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tests.support.inline_executor import InlineExecutor
 from tests.support.servers.hub import Hub
-from tokenmill.api.results import Estimate
 from tokenmill.errors import SourceError, UsageError
-from tokenmill.pipeline.bench import core_speed
+from tokenmill.pipeline.bench import library
+from tokenmill.pipeline.bench.measure import MeasureSpeed, Speed
+from tokenmill.results import Estimate
 from tokenmill.sources import catalog
 from tokenmill.sources.documents import Slices
 from tokenmill.sources.named_datasets import resolve_sources
@@ -203,22 +204,20 @@ GOOD = ENTRY.format(name="mine", revision="main", column="text", figures="")
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[mine", ("is not TOML", "own.toml")),
+        ("[mine", ("own.toml", "at end of document")),
         ("mine = 3", ("entry        mine", "Expected `object`")),
         (GOOD.replace("licence", "license"), ("entry        mine", "license")),
         (GOOD.replace('"none"', "3"), ("entry        mine", "$.licence")),
         (GOOD.replace("HuggingFaceFW/", ""), ("$.repository",)),
-        (
-            GOOD.replace('glob = "sample', 'rows = "many"\nglob = "sample'),
-            ("entry        mine.versions.tiny", "$.rows"),
-        ),
-        (GOOD.replace('glob = "sample', 'rows = 0\nglob = "sample'), ("mine.versions.tiny", "$.rows")),
-        (GOOD.replace('glob = "sample', 'row = 1\nglob = "sample'), ("mine.versions.tiny", "`row`")),
-        (GOOD.replace("sample/", "../"), ("mine.versions.tiny", "may not leave the repository")),
-        (GOOD.replace("sample/", "/"), ("mine.versions.tiny", "$.glob")),
-        (GOOD.replace("{version}", "x"), ("mine.versions.CC-MAIN-*", "{version}")),
-        (GOOD.replace("CC-MAIN-2024", "2024"), ("mine.versions.CC-MAIN-*", "`example`")),
-        (GOOD.replace("[mine]", '["my set"]').replace("[mine.", '["my set".'), ("my set", "letters")),
+        (GOOD.replace('glob = "sample', 'rows = "many"\nglob = "sample'), ("entry        mine", "].rows")),
+        (GOOD.replace('glob = "sample', 'rows = 0\nglob = "sample'), ("mine", "].rows")),
+        (GOOD.replace('glob = "sample', 'row = 1\nglob = "sample'), ("mine", "`row`")),
+        (GOOD.replace("sample/", "../"), ("mine", "].glob")),
+        (GOOD.replace("sample/", "a/../"), ("mine", "].glob")),
+        (GOOD.replace("sample/", "/"), ("mine", "].glob")),
+        (GOOD.replace("{version}", "x"), ("mine", "CC-MAIN-*", "{version}")),
+        (GOOD.replace("CC-MAIN-2024", "2024"), ("mine", "CC-MAIN-*", "`example`")),
+        (GOOD.replace("[mine]", '["my set"]').replace("[mine.", '["my set".'), ("my set", "A-Za-z0-9_-")),
         (GOOD.split("[mine.versions")[0] + "[mine.versions]", ("entry        mine", "$.versions")),
     ],
 )
@@ -396,11 +395,12 @@ def test_datasets_as_json() -> None:
 def test_the_speed_is_that_of_all_workers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each worker measures its own speed, and the sum is the upper end: one process times the cores would be more."""
     rates = iter([40e6, 20e6, 30e6])
-    monkeypatch.setattr(core_speed.MeasureSpeed, "__call__", lambda *_: next(rates))
-    measured = core_speed.machine_bytes_per_second(resolve(SMALL_TIKTOKEN), "tiktoken", InlineExecutor(), 3)
+    monkeypatch.setattr(MeasureSpeed, "__call__", lambda *_: Speed(bytes_per_second=next(rates)))
+    measured = library.machine_bytes_per_second(resolve(SMALL_TIKTOKEN), "tiktoken", InlineExecutor(), 3)
     assert measured == Estimate(45e6, 90e6)
-    monkeypatch.setattr(core_speed.MeasureSpeed, "__call__", lambda *_: None)
-    assert core_speed.machine_bytes_per_second(resolve(SMALL_TIKTOKEN), "tiktoken", InlineExecutor(), 3) is None
+    monkeypatch.setattr(library, "_library_texts", lambda: iter(["too little"]))
+    assert library.machine_bytes_per_second(resolve(SMALL_TIKTOKEN), "tiktoken", InlineExecutor(), 3) is None
+    assert library.core_bytes_per_second(resolve(SMALL_TIKTOKEN), "tiktoken") is None
 
 
 def test_without_a_vocabulary_the_list_goes_without_times(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import itertools
 import os
 import random
@@ -16,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from blake3 import blake3
 
 import tokenmill
 from tests.support.corpora import SMALL_JSON
@@ -126,11 +126,11 @@ def test_a_footer_that_kills_its_reader_is_named(pool, deadly: str, tmp_path: Pa
     for number in range(150):
         (directory / f"{number:03}.parquet").write_bytes(WRITERS["parquet plain"](["one", "two"]))
     found = sources.discover([str(directory)]).table
-    assert len(plan_units(found, ReadOptions(), 10, None, pool)) == 150
+    assert len(plan_units(found, ReadOptions(), 10, pool)) == 150
     os.replace(deadly, directory / "077.parquet")
     found = sources.discover([str(directory)]).table
     with pytest.raises(SourceError, match="a worker died while it read the footer of a source") as caught:
-        plan_units(found, ReadOptions(), 10, None, pool)
+        plan_units(found, ReadOptions(), 10, pool)
     message = str(caught.value)
     assert "077.parquet\n" in message
     assert "was killed" in message
@@ -328,7 +328,7 @@ LONGER = pytest.mark.skipif(not os.environ.get("TOKENMILL_LONG_TESTS"), reason="
 def test_a_bomb_is_told_and_takes_no_memory(tmp_path: Path, name: str, separator: str | None, size: int) -> None:
     """One endless line of zeros, small as it is on the disk, is passed over; what stands after it is read."""
     path = f"{tmp_path}/{name}"
-    digest = hashlib.sha256()
+    digest = blake3()
     with gzip.open(path, "wb", compresslevel=1) if name.endswith("gz") else open(path, "wb") as file:
         for _ in range(size >> 20):
             file.write(bytes(1 << 20))
@@ -340,7 +340,7 @@ def test_a_bomb_is_told_and_takes_no_memory(tmp_path: Path, name: str, separator
     assert isinstance(outcome, Done), outcome
     documents, (bad,) = outcome.value
     assert documents == 1
-    assert (bad.row, bad.reason, bad.sha256, len(bad.raw)) == (0, "too long", digest.hexdigest(), 64 << 10)
+    assert (bad.row, bad.reason, bad.blake3, len(bad.raw)) == (0, "too long", digest.hexdigest(), 64 << 10)
     assert f"{size:,} bytes" in bad.detail
     assert outcome.worker.peak_bytes < 250 << 20, outcome.worker
 

@@ -11,7 +11,7 @@ import pytest
 from tokenmill import sources
 from tokenmill.errors import TokenmillError
 from tokenmill.sources.documents import ReadOptions, SourceFile
-from tokenmill.sources.json_parsers import MAX_DEPTH, TooDeep, load
+from tokenmill.sources.jsonl_values import MAX_DEPTH, TooDeep, load
 
 # pyarrow refuses a lone surrogate, so that the lines beside it are parsed with Python.
 REFUSED = b'{"text":"","data":{"text":""},"other":"\\ud800"}'

@@ -29,7 +29,7 @@ def plan(directory: Path, *files: list[dict[str, Any]], **options: Any) -> int:
     for index, rows in enumerate(files):
         (directory / f"{index}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     table = sources.discover([str(directory)]).table
-    return len(plan_units(table, ReadOptions(**options), 1 << 20, None, InlineExecutor()))
+    return len(plan_units(table, ReadOptions(**options), 1 << 20, InlineExecutor()))
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_all_columns_of_a_file_take_one_footer(tmp_path: Path, monkeypatch: pyte
 def test_the_plan_of_many_files_alike_can_be_read(tmp_path: Path) -> None:
     """The units of thousands of files may be the same: that is no sign of damage."""
     file = source(write_parquet(tmp_path / "corpus.parquet", ["the same text"] * 500, row_group_size=1))
-    plan = planning.build_plan([sources.split_file(file, ReadOptions(), 1)] * 2000, 1, None)
+    plan = planning.build_plan([sources.split_file(file, ReadOptions(), 1)] * 2000, 1)
     folder = folder_at(str(tmp_path / "store"))
     folder.create()
     tables.publish_table(folder, layout.PLAN, plan)

@@ -21,7 +21,7 @@ def read(path: Path, shape: Shape) -> list[str | None]:
     """The texts of a file, found and planned as `prepare` does it."""
     table = sources.discover([str(path)]).table
     file, options = sources.file_at(table, 0), ReadOptions(**shape.options)
-    plan_units(table, options, 1 << 30, None, InlineExecutor())
+    plan_units(table, options, 1 << 30, InlineExecutor())
     slices = sources.split_file(file, options, 1 << 30)
     return [text for batch in sources.read_documents(file, slices.whole(), options) for text in batch.text.to_pylist()]
 

@@ -18,7 +18,7 @@ from tokenmill.errors import StorageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.pipeline.unit import documents as units
 from tokenmill.storage import folder_at, publish_new
-from tokenmill.store.part import part_name
+from tokenmill.store.layout import part_name
 
 pytestmark = pytest.mark.timeout(120)
 

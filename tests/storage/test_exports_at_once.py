@@ -17,10 +17,10 @@ from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tests.support.documents import DOCUMENTS
 from tests.support.killing import wait_until
 from tests.support.servers.seaweed import Bucket
-from tokenmill.api.results import ExportResult
 from tokenmill.executors.progress import Reporter, Silent
 from tokenmill.exports import sorted_runs
 from tokenmill.pipeline.planning.run_once import EXPORTING
+from tokenmill.results import ExportResult
 from tokenmill.storage import folder_at
 from tokenmill.storage.objects import lease
 

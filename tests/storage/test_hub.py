@@ -550,7 +550,7 @@ def test_a_copy_is_kept(served, folder, tmp_path, path):
     copies = [datasets.local_copy(file.path, file.fingerprint, file.size, str(cache)) for _ in range(2)]
     assert copies == [str(cache / file.fingerprint)] * 2
     assert Path(copies[0]).read_bytes() == (folder / path).read_bytes()
-    assert sorted(os.listdir(cache)) == [f".{file.fingerprint}.checked", file.fingerprint]
+    assert sorted(os.listdir(cache)) == [f".{file.fingerprint}.checked", f".{file.fingerprint}.lock", file.fingerprint]
     assert sum(request.method == "GET" for request in served.log.requests) == 1
 
 
@@ -646,7 +646,7 @@ def test_a_damaged_download(served, tmp_path, path, length):
     cache = tmp_path / "cache"
     with pytest.raises(SourceError, match="does not have the hash that the Hub states"):
         datasets.local_copy(file.path, file.fingerprint, file.size, str(cache))
-    assert not os.listdir(cache)
+    assert os.listdir(cache) == [f".{file.fingerprint}.lock"]
 
 
 def test_a_fingerprint_that_leads_elsewhere(served, tmp_path):
@@ -675,7 +675,7 @@ def test_two_processes_one_download(served, folder, tmp_path):
     assert answers == [str(cache / file.fingerprint)] * 2
     assert Path(answers[0]).read_bytes() == (folder / LARGE).read_bytes()
     assert served.log.bytes_sent(CDN) == file.size
-    assert sorted(os.listdir(cache)) == [f".{file.fingerprint}.checked", file.fingerprint]
+    assert sorted(os.listdir(cache)) == [f".{file.fingerprint}.checked", f".{file.fingerprint}.lock", file.fingerprint]
 
 
 def test_a_killed_download(served, cdn, folder, tmp_path):
@@ -687,10 +687,10 @@ def test_a_killed_download(served, cdn, folder, tmp_path):
     assert wait_until(lambda: not cdn.orders.left)
     process.kill()
     process.wait()
-    assert os.listdir(cache) == [f".{file.fingerprint}.tmp"]
+    assert sorted(os.listdir(cache)) == [f".{file.fingerprint}.lock", f".{file.fingerprint}.tmp"]
     copy = datasets.local_copy(file.path, file.fingerprint, file.size, str(cache))
     assert Path(copy).read_bytes() == (folder / LARGE).read_bytes()
-    assert sorted(os.listdir(cache)) == [f".{file.fingerprint}.checked", file.fingerprint]
+    assert sorted(os.listdir(cache)) == [f".{file.fingerprint}.checked", f".{file.fingerprint}.lock", file.fingerprint]
 
 
 def test_no_room_for_a_copy(served, tmp_path):
@@ -702,7 +702,7 @@ def test_no_room_for_a_copy(served, tmp_path):
             datasets.local_copy(file.path, file.fingerprint, file.size, str(tmp_path / "cache"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert not os.listdir(tmp_path / "cache")
+    assert os.listdir(tmp_path / "cache") == [f".{file.fingerprint}.lock"]
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="Name another directory with cache=") as raised:
         datasets.local_copy(file.path, file.fingerprint, file.size, str(tmp_path / "file"))

@@ -88,7 +88,7 @@ def test_a_cache_serves_the_next_run(hub: Hub, corpus: Path, tmp_path: Path) -> 
     hub.add("org/corpus", corpus)
     cache = tmp_path / "cache"
     prepared(f"{ADDRESS}/data", *SMALL_UNITS, "--out", tmp_path / "one", "--cache", cache)
-    kept = [path for path in cache.rglob("*") if path.is_file() and path.suffix != ".checked"]
+    kept = [path for path in cache.rglob("*") if path.is_file() and not path.name.startswith(".")]
     assert sum(path.stat().st_size for path in kept) == sum(path.stat().st_size for path in (corpus / "data").iterdir())
     hub.log.clear()
     prepared(f"{ADDRESS}/data", *SMALL_UNITS, "--out", tmp_path / "two", "--cache", cache)

@@ -15,17 +15,17 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenmill
-from tests.support import DATA, poison
+from tests.support import poison
 from tests.support.arguments import PrepareArguments
 from tests.support.command import run
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, part_bytes, write_parquet
-from tests.support.small_stores import Kept
+from tests.support.small_stores import Kept, rewrite_run
 from tokenmill import errors
-from tokenmill.api.results import PrepareResult
 from tokenmill.executors.outcomes import Executor
 from tokenmill.pipeline.driving.inventory import PartInventory
 from tokenmill.pipeline.planning.compare_sources import compare_sources
 from tokenmill.pipeline.unit.documents import check_reference
+from tokenmill.results import PrepareResult
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
 from tokenmill.store.mismatch import MismatchRecord, publish_mismatch, read_mismatch
@@ -163,7 +163,7 @@ def test_an_export_finds_a_flipped_bit(tmp_path: Path, source: str, out: Path) -
     for options in exports:
         with pytest.raises((errors.RunFailed, errors.CorruptStore), match="part 5 is damaged"):
             tokenmill.export(str(out), **options)
-        assert not (options["out"] / ".tokenmill/manifest.parquet").exists()
+        assert not (options["out"] / ".tokenmill/manifests/00000000.parquet").exists()
     result = prepare(source, out, repair=True)
     assert result.units_done_now == 1
     assert part_bytes(out) == sound
@@ -247,16 +247,11 @@ def test_another_version_of_the_reference_is_refused(source: str, out: Path) -> 
     (out / "parts/00000000.arrow").unlink()
     run = out / "run.json"
     original = run.read_text()
-    content = json.loads(original)
-    del content["checksum"]
-    content["versions"]["tiktoken"] = "0.0.1"
-    run.write_text(json.dumps(content))
+    rewrite_run(out, lambda content: content["versions"].update(tiktoken="0.0.1"))
     with pytest.raises(errors.JobChanged, match=r"(?s)started with 0\.0\.1.*tiktoken==0\.0\.1"):
         prepare(source, out)
-    content = json.loads(original)
-    del content["checksum"]
-    content["versions"]["gigatoken"] = "0.0.1"
-    run.write_text(json.dumps(content))
+    run.write_text(original)
+    rewrite_run(out, lambda content: content["versions"].update(gigatoken="0.0.1"))
     assert any("gigatoken" in notice and "0.0.1" in notice for notice in prepare(source, out).notices)
 
 
@@ -544,35 +539,28 @@ def test_verify_checks_the_vocabulary(out: Path) -> None:
         tokenmill.verify(str(out))
 
 
-def unfinished_copy(tmp_path: Path) -> Path:
-    """The store of format 5 without its manifest."""
-    copy = shutil.copytree(tmp_path / "old", tmp_path / "unfinished")
-    (copy / "manifest.parquet").unlink()
-    return copy
-
-
-def test_a_store_of_format_5_can_be_read(tmp_path: Path) -> None:
-    """A store of the release before can be opened, exported and verified, and is not continued."""
-    with_format_5 = DATA / "store-format-5"
-    shutil.copytree(with_format_5, tmp_path / "old")
-    store = tokenmill.open(str(tmp_path / "old"))
-    assert store.run.format == 5
-    assert tokenmill.status(str(tmp_path / "old")).state == "complete"
-    assert len(store) > 0
-    exported = tokenmill.export(str(tmp_path / "old"), to="nanogpt", val="none")
-    tokens = np.fromfile(tmp_path / "old/nanogpt/train.bin", np.uint16)
-    assert np.array_equal(tokens, store.tokens(0, store.token_count))
-    assert exported.splits["train"].tokens == store.token_count
-    tokenmill.verify(str(tmp_path / "old"))
-    with pytest.raises(errors.StoreError):
-        tokenmill.finish(str(unfinished_copy(tmp_path)))
-    flip(tmp_path / "old/parts/00000000.arrow")
-    with pytest.raises(errors.CorruptStore):
-        tokenmill.verify(str(tmp_path / "old"))
+@pytest.mark.parametrize(("number", "reason"), [(2, "a newer tokenmill wrote it"), (0, "Prepare it again")])
+def test_a_store_or_an_export_of_another_format_is_refused(source: str, out: Path, number: int, reason: str) -> None:
+    """Every command refuses it before anything is written, also while the run is not complete."""
+    tokenmill.export(str(out), to="nanogpt")
+    job = out / "nanogpt/.tokenmill/export.json"
+    written = json.loads(job.read_text())
+    job.write_text(json.dumps({**written, "format": number, "field": "of another format"}))
+    with pytest.raises(errors.StoreError, match=f"nanogpt has format {number}"):
+        tokenmill.export(str(out), to="nanogpt")
+    rewrite_run(out, lambda run: run.update(format=number, field="of another format"))
+    (out / "manifest.parquet").unlink()
+    before = sorted(out.rglob("*"))
+    for call in (tokenmill.open, tokenmill.status, tokenmill.finish, tokenmill.verify):
+        with pytest.raises(errors.StoreError, match=f"(?s)has format {number}.*{reason}"):
+            call(str(out))
+    with pytest.raises(errors.StoreError, match=f"(?s)has format {number}.*{reason}"):
+        prepare(source, out)
+    assert sorted(out.rglob("*")) == before
 
 
 def test_manifest_rows_have_both_checksums(out: Path) -> None:
-    """The manifest lists SHA-256, XXH3 and the size of every part."""
+    """The manifest lists BLAKE3, XXH3 and the size of every part."""
     manifest = pq.read_table(out / "manifest.parquet")
     sizes = [path.stat().st_size for path in sorted((out / "parts").iterdir())]
     assert manifest["bytes"].to_pylist() == sizes
@@ -631,7 +619,7 @@ def test_parts_of_a_wrong_engine_stay_out(tmp_path: Path, lost: str) -> None:
     assert part_bytes(out) == expected
 
 
-@pytest.mark.parametrize("key", ["tokens", "documents", "text_bytes", "sha256", "skipped"])
+@pytest.mark.parametrize("key", ["tokens", "documents", "text_bytes", "blake3", "skipped"])
 @pytest.mark.parametrize("with_manifest", [True, False])
 def test_a_flipped_bit_at_the_head_of_a_part_is_found(
     tmp_path: Path, source: str, out: Path, key: str, with_manifest: bool

@@ -82,7 +82,7 @@ def test_verify_ends_with_3_and_prepare_writes_the_manifest_again(out: Path) -> 
 
 
 def test_a_manifest_without_its_run_is_written_again_by_prepare(out: Path) -> None:
-    """A manifest of format 6 that names no run is refused; `prepare` checks the parts and writes it again."""
+    """A manifest that names no run is refused; `prepare` checks the parts and writes it again."""
     sound = part_bytes(out), manifest_bytes(out)
     pq.write_table(pq.read_table(out / layout.MANIFEST).replace_schema_metadata(None), out / layout.MANIFEST)
     for read in READERS.values():
@@ -100,7 +100,7 @@ def test_a_manifest_names_the_run_after_a_source_was_touched(out: Path) -> None:
     assert prepare(str(source), out).units_done_now == 0
     run = require_run(folder_at(str(out)))
     stated = json.loads(pq.read_schema(out / layout.MANIFEST).metadata[MANIFEST_RUN])
-    assert stated == {"job": run.job.digest(), "plan": run.plan_sha256, "sources": run.sources_sha256}
+    assert stated == {"job": run.job.digest(), "plan": run.plan_blake3, "sources": run.sources_blake3}
     assert "complete" in (out / "log.jsonl").read_text()
     tokenmill.verify(str(out))
 
@@ -135,7 +135,7 @@ def test_a_flipped_bit_in_the_manifest_is_found(out: Path) -> None:
     """No bit of the manifest can change a count unnoticed: a reader refuses it, or reads the same rows."""
     folder = folder_at(str(out))
     run, content = require_run(folder), manifest_bytes(out)
-    right = read_manifest(folder, run, skipped=["xxh3"])  # parts are compared by their SHA-256
+    right = read_manifest(folder, run, skipped=["xxh3"])  # parts are compared by their BLAKE3
     for position in range(0, len(content), 13):  # scripts/fuzz_readers.py tries more
         flipped = bytearray(content)
         flipped[position] ^= 1 << position % 8

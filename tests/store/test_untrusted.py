@@ -5,13 +5,13 @@ The files in tests/support/fuzz were found by scripts/fuzz_readers.py; each is r
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import subprocess
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ FUZZ = TESTS / "support" / "fuzz"
 import tokenmill  # noqa: E402
 from tests.support.arguments import PrepareArguments  # noqa: E402
 from tests.support.corpora import SMALL_TIKTOKEN  # noqa: E402
-from tests.support.fuzz.targets import END, TARGETS, fate, make_base  # noqa: E402
+from tests.support.fuzz.targets import END, TARGETS, fate, make_base, with_hashes  # noqa: E402
+from tests.support.small_stores import list_part, rewrite_part, rewrite_run, write_again  # noqa: E402
 from tokenmill.errors import CorruptStore, SourceError, StoreError, TokenmillError  # noqa: E402
 from tokenmill.exports.job import read_frozen  # noqa: E402
 from tokenmill.pipeline.planning.freeze import load_existing  # noqa: E402
@@ -38,7 +39,6 @@ from tokenmill.storage.untrusted.malformed import MalformedDataError  # noqa: E4
 from tokenmill.storage.untrusted.parquet_pages import RowGroup, count_pages, read_groups  # noqa: E402
 from tokenmill.storage.untrusted.tables import read_batch, read_parquet  # noqa: E402
 from tokenmill.store import tables  # noqa: E402
-from tokenmill.store.manifest import manifest_columns, manifest_row, publish_manifest  # noqa: E402
 from tokenmill.store.part import (  # noqa: E402
     MAX_INT64,
     ErasedRange,
@@ -46,9 +46,7 @@ from tokenmill.store.part import (  # noqa: E402
     PartSummary,
     SkippedRow,
     open_part,
-    part_name,
     read_summary,
-    write_part,
 )
 from tokenmill.store.part_ranges import open_ranged  # noqa: E402
 from tokenmill.store.run import require_run  # noqa: E402
@@ -91,12 +89,8 @@ def use(directory: Path) -> None:
 
 def edit_run(directory: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change run.json, and put the hashes of the tables beside it right."""
-    run = json.loads((directory / "run.json").read_text())
-    del run["checksum"]
-    for name in ("plan", "sources"):
-        run[f"{name}_sha256"] = hashlib.sha256((directory / f"{name}.parquet").read_bytes()).hexdigest()
-    change(run)
-    (directory / "run.json").write_text(json.dumps(run))
+    rewrite_run(directory, partial(with_hashes, directory))
+    rewrite_run(directory, change)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +213,8 @@ def test_names_stay_inside(store: Path, name: str) -> None:
     [
         ("units", 10**18),
         ("units", -1),
-        ("units", 3),
+        ("units", 30),
+        ("planned_units", 30),
         ("sources", 10**30),
         ("job.tokenizer.vocabulary_size", 1 << 40),
         ("job.tokenizer.vocabulary_size", 0),
@@ -236,11 +231,8 @@ def test_names_stay_inside(store: Path, name: str) -> None:
         ("job.dedup", "x\0y"),
         ("job.min_tokens", -1),
         ("job.max_tokens", 1 << 70),
-        ("plan_sha256", "../../x"),
-        ("sources_sha256", ""),
-        ("changes", [{"request": "../../x", "before": ""}]),
-        ("changes", [{"request": "r", "before": "", "sha256": "../../x"}]),
-        ("changes", [{"request": "r", "before": "", "documents": -1}]),
+        ("plan_blake3", "../../x"),
+        ("sources_blake3", ""),
     ],
 )
 def test_what_run_json_tells_is_compared(store: Path, field: str, value: object) -> None:
@@ -340,7 +332,7 @@ def test_a_plan_of_a_million_units_in_a_few_bytes_is_refused(store: Path) -> Non
         for field in tables._SCHEMAS["plan.parquet"]
     }
     (store / "plan.parquet").write_bytes(packed(pa.table(columns, schema=tables._SCHEMAS["plan.parquet"])))
-    edit_run(store, lambda run: run.update(units=3_000_000))
+    edit_run(store, lambda run: run.update(units=3_000_000, planned_units=3_000_000))
     with pytest.raises(CorruptStore, match=r"plan\.parquet is damaged"):
         use(store)
 
@@ -359,7 +351,7 @@ def test_a_plan_of_a_million_units_in_a_few_bytes_is_refused(store: Path) -> Non
         ("manifest", "documents", 1000),
         ("manifest", "tokens", (1 << 63) - 1),
         ("manifest", "tokens", None),
-        ("manifest", "sha256", "0" * 64),
+        ("manifest", "blake3", "0" * 64),
     ],
 )
 def test_tables_fit_each_other(store: Path, name: str, column: str, value: object) -> None:
@@ -469,6 +461,32 @@ def test_what_a_part_skips_is_counted_with_care(store: Path, skipped: SkippedRow
         open_part(folder, 0)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("number", 2),
+        ("history", []),
+        ("files_hash", "../../x"),
+        ("selector_hash", ""),
+        ("identity", "x" * 64),
+        ("request", "../../x; ls"),
+        ("documents_hash", "/etc/passwd"),
+        ("documents", -1),
+        ("tokens", 1 << 63),
+    ],
+)
+def test_what_a_claim_states_is_compared(store: Path, field: str, value: object) -> None:
+    """Names that lead elsewhere, or that a shell would run, and impossible counts are refused by every reader."""
+    shutil.rmtree(store / "nanogpt", ignore_errors=True)
+    tokenmill.erase(store, rows=[(Path(tokenmill.open(store).document(0).source).name, 0)], request="r", workers=1)
+    path = store / "changes/00000001.json"
+    claim = json.loads(path.read_text())
+    (claim["history"][0] if field in claim["history"][0] else claim)[field] = value
+    path.write_text(json.dumps(claim))
+    with pytest.raises(CorruptStore, match=r"00000001\.json is damaged"):
+        tokenmill.open(store)
+
+
 ERASED = {
     "2^29 documents": (1 << 29, [[0, (1 << 29) - 1, 1]]),
     "2^40 documents": (1 << 40, [[0, (1 << 40) - 1, 1]]),
@@ -566,28 +584,6 @@ def test_an_export_is_frozen_with_what_can_be(store: Path, field: str, value: ob
         read_frozen(folder_at(str(store / "nanogpt")))
 
 
-def write_again(folder: Folder, summary: PartSummary, content: PartContent) -> PartSummary:
-    """Write a part in the place of the one that is there, as nobody does with good intentions."""
-    folder.discard(part_name(summary.unit))
-    return write_part(folder, summary, content)
-
-
-def rewrite_part(directory: Path, change: Callable[[PartContent], PartContent]) -> None:
-    """Another part 0, with the checksum and the row of the manifest that belong to it."""
-    folder = folder_at(str(directory))
-    summary, content = open_part(folder, 0)
-    written = write_again(folder, summary, change(content))
-    list_part(folder, written)
-
-
-def list_part(folder: Folder, written: PartSummary) -> None:
-    """The manifest with another row for part 0."""
-    before = tables.read_table(folder, "manifest.parquet")
-    row = manifest_columns([manifest_row(written)])
-    row = row.append_column("bytes", pa.array([folder.size(part_name(0))], pa.int64())).cast(tables.MANIFEST_SCHEMA)
-    publish_manifest(folder, require_run(folder), pa.concat_tables([row, before.slice(1)]))
-
-
 def test_verify_finds_tokens_that_no_vocabulary_has(store: Path) -> None:
     """A part that is right in itself is not right for its store."""
 
@@ -617,7 +613,7 @@ def test_an_export_that_is_resumed_keeps_to_its_store(store: Path, column: str, 
     changed = pa.array([value, *table[column].to_pylist()[1:]], table[column].type)
     place = table.column_names.index(column)
     tables.publish_table(folder_at(str(state)), "plan.parquet", table.set_column(place, column, changed))
-    (state / "manifest.parquet").unlink()
+    shutil.rmtree(state / "manifests")
     shutil.rmtree(state / "shards")
     (state / "shards").mkdir()
     with pytest.raises(CorruptStore, match=r"plan\.parquet is damaged"):

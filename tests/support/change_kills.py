@@ -1,4 +1,4 @@
-"""Kill commands that change a complete store (`erase`, `upgrade`), and check what readers find after each kill.
+"""Kill a command that changes a complete store (`erase`), and check what readers find after each kill.
 
 Shared by the tests and scripts/erase_soak.py.
 """
@@ -20,21 +20,17 @@ from tests.support import remote_runs
 from tests.support.remote_runs import NOT_COMPARED
 from tests.support.servers.seaweed import S3Server
 from tokenmill.errors import IncompleteStore
-from tokenmill.exports.formats import FORMATS
-from tokenmill.exports.job import ERASING as EXPORT_MARK
-from tokenmill.exports.job import read_frozen
 from tokenmill.storage import folder_at
-from tokenmill.store.erasing import ERASING
+from tokenmill.store.chain import claim_file, read_head
 from tokenmill.store.reader import Store
-from tokenmill.store.run import require_run
 
 Files = dict[str, bytes]
 POLL_SECONDS = 0.005
 MAX_KILLS = 3
 """Kills of one copy, before the command is left alone."""
 
-AFTER_THE_MARK = 0.7
-"""The fraction of kills that wait for the mark first: only then readers refuse the store."""
+AFTER_THE_CLAIM = 0.7
+"""The fraction of kills that wait for the claim first: only then readers refuse the store."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,8 @@ class Place:
     def result(self, name: str) -> Files:
         """The files that make up the result, without the times and the addresses in them."""
         root = self.path(name).encode()
-        kept = {file: data for file, data in self.read(name).items() if not NOT_COMPARED.fullmatch(file)}
+        files = {file: data for file, data in self.read(name).items() if not NOT_COMPARED.fullmatch(file)}
+        kept = {file: data for file, data in files.items() if "/manifests/" not in file}  # with the hash of a claim
         return {file: re.sub(rb'"time": ?"[^"]*"', b"", data.replace(root, b"")) for file, data in kept.items()}
 
 
@@ -100,18 +97,17 @@ class ChangeKills:
     def run_undisturbed(self) -> None:
         """Change a copy without a kill. All others are compared with it."""
         self._tokens = [self._read(self.place.write("undisturbed", self.files))]
-        self._before = self.place.result("undisturbed")
         process = remote_runs.start(*self.command(self.place.path("undisturbed")))
         started, marked = time.monotonic(), None
         folder = folder_at(self.place.path("undisturbed"))
         while process.poll() is None:
-            if marked is None and folder.exists(ERASING):
+            if marked is None and folder.exists(claim_file(1)):
                 marked = time.monotonic()
             time.sleep(POLL_SECONDS)
         ended = remote_runs.end(process)
         assert ended.code == 0, ended.err
-        assert marked is not None, "the mark of the store was not seen"
-        self._seconds, self._marked_seconds = time.monotonic() - started, time.monotonic() - marked
+        assert marked is not None, "the claim was not seen"
+        self._seconds, self._claimed_seconds = time.monotonic() - started, time.monotonic() - marked
         self._tokens.append(self._read(self.place.path("undisturbed")))
         self._after = self.place.result("undisturbed")
 
@@ -124,7 +120,7 @@ class ChangeKills:
         count = 0
         while count < wanted and self._killed(root):
             count += 1
-            self.states[self._check(root, name)] += 1
+            self.states[self._check(root)] += 1
         ended = remote_runs.tokenmill(*self.command(root))
         if ended.code:
             self.problems.append(f"{root}: the same command failed: {ended.err}")
@@ -141,10 +137,10 @@ class ChangeKills:
         """Start the command and kill it at a random moment; False if it ended before."""
         process = remote_runs.start(*self.command(root))
         folder = folder_at(root)
-        if self.rng.random() < AFTER_THE_MARK:
-            while process.poll() is None and not folder.exists(ERASING):
+        if self.rng.random() < AFTER_THE_CLAIM:
+            while process.poll() is None and not folder.exists(claim_file(1)):
                 time.sleep(POLL_SECONDS)
-            time.sleep(self.rng.uniform(0, self._marked_seconds))
+            time.sleep(self.rng.uniform(0, self._claimed_seconds))
         else:
             time.sleep(self.rng.uniform(0, self._seconds))
         is_running = process.poll() is None
@@ -153,44 +149,23 @@ class ChangeKills:
         remote_runs.kill(process)
         return is_running
 
-    def _check(self, root: str, name: str) -> str:
+    def _check(self, root: str) -> str:
         """What readers find: the store before, the store after, or a refusal that names the command."""
-        folder = folder_at(root)
-        is_marked = folder.exists(ERASING) and bool(require_run(folder).history)
-        files = self.place.result(name)
-        for format_ in FORMATS:
-            if not folder.exists(f"{format_}/{EXPORT_MARK}"):
-                self._check_export(root, format_, files)
-                continue
-            try:
-                read_frozen(folder_at(f"{root}/{format_}"))
-                self.problems.append(f"{root}/{format_}: a marked export can be read")
-            except IncompleteStore:
-                self.states["export refused"] += 1
-        if not is_marked:
+        head = read_head(folder_at(root))
+        if head.is_done:
             tokens = self._read(root)
             versions = [number for number, known in enumerate(self._tokens) if np.array_equal(tokens, known)]
             if not versions:
                 self.problems.append(f"{root}: readers find neither the store before nor the one after")
-            return "old" if folder.exists("run.json") and not require_run(folder).history else "new"
+            return "new" if head.number else "old"
         try:
             Store(root)
         except IncompleteStore as error:
             if f"tokenmill {self.command(root)[0]} {root}" not in str(error):
                 self.problems.append(f"{root}: the refusal does not name the command: {error}")
         else:
-            self.problems.append(f"{root}: a marked store can be read")
+            self.problems.append(f"{root}: a store whose change is not done can be read")
         return "refused"
-
-    def _check_export(self, root: str, format_: str, files: Files) -> None:
-        """An export without a mark is as before or as afterwards, as a whole."""
-        states = [
-            {file: data for file, data in version.items() if file.startswith(f"{format_}/")}
-            for version in (self._before, self._after, files)
-        ]
-        if states[2] not in states[:2]:
-            differing = [file for file, data in states[2].items() if data not in (v.get(file) for v in states[:2])]
-            self.problems.append(f"{root}/{format_}: without a mark, and neither old nor new: {differing or 'mixed'}")
 
     def _read(self, root: str) -> np.ndarray:
         store = Store(root)

@@ -51,7 +51,7 @@ def model(store: tokenmill.Store, val: float | None, seed: int | None, end: str)
 def read_back(out: Path, name: str) -> dict[str, list[tuple[np.ndarray, np.ndarray | None]]]:
     """What the format's reader gives for each shard of each split."""
     folder = folder_at(str(out))
-    manifest = pq.read_table(out / ".tokenmill/manifest.parquet").to_pylist()
+    manifest = pq.read_table(out / ".tokenmill/manifests/00000000.parquet").to_pylist()
     dtype = json.loads((out / ".tokenmill/export.json").read_text())["job"]["dtype"]
     found: dict[str, list] = {}
     seen = set()

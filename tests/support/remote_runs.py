@@ -133,7 +133,7 @@ def results(files: Mapping[str, bytes]) -> dict[str, bytes]:
     named = {re.sub(r"^(plan|sources)-[0-9a-f]{16}\.", r"\1.", name): data for name, data in files.items()}
     found = {name: data for name, data in named.items() if not NOT_COMPARED.fullmatch(name)}
     found.pop("sources.parquet")
-    frozen = {**json.loads(found["run.json"]), "sources_sha256": "", "engine": "", "checksum": ""}
+    frozen = {**json.loads(found["run.json"]), "sources_blake3": "", "engine": "", "checksum": ""}
     listed = {"manifest.parquet": without_sources(found["manifest.parquet"])} if "manifest.parquet" in found else {}
     return {**found, **listed, "run.json": json.dumps(frozen).encode()}
 

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from tests.support import DATA
 from tests.support.corpora import SMALL_JSON
 from tokenmill.errors import EngineMismatch
+from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.tokenizers import audit
 from tokenmill.tokenizers import tokenizer as tokenizer_module
 from tokenmill.tokenizers.audit import AuditMismatchError
 from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
-from tokenmill.tokenizers.engines.protocol import Encoded, text_buffers
+from tokenmill.tokenizers.engines.protocol import Encoded
 from tokenmill.tokenizers.gigatoken_support import unsupported
 from tokenmill.tokenizers.resolve import SCHEMES, Vocabulary, resolve
 from tokenmill.tokenizers.split_patterns import JSON_SPLITS

@@ -19,9 +19,9 @@ from tests.support.corpora import SMALL_JSON
 from tests.support.families import FAMILIES, GPT2_LEVEL, TOKEN_TEXTS, adversarial, byte_fallback_families, shape
 from tests.support.inline_executor import InlineExecutor
 from tests.tokenizers.test_families import assert_same, encoded, vocabulary_of
-from tokenmill.api.results import PrepareResult
 from tokenmill.errors import JobChanged, RunFailed, UsageError
 from tokenmill.pipeline.unit import documents as units
+from tokenmill.results import PrepareResult
 from tokenmill.sources.spelled import Spellings
 from tokenmill.store.control_counts import searched, searched_documents
 from tokenmill.tokenizers.control_tokens import control_tokens, marks_of
@@ -267,13 +267,15 @@ def test_a_failure_names_its_document(tmp_path: Path, monkeypatch: pytest.Monkey
 
     def fail(text: pa.LargeStringArray) -> Encoded:
         if "bad" in text.to_pylist():
-            raise CannotEncode.at(text.to_pylist().index("bad"), "tokenizers", ValueError("no"))
+            failure = CannotEncode("no")
+            failure.position = text.to_pylist().index("bad")
+            raise failure
         return ordinary(text)
 
     monkeypatch.setattr(tokenizer, "_encode", fail)
-    with pytest.raises(CannotEncode) as failure:
+    with pytest.raises(CannotEncode) as raised:
         encoded(tokenizer, texts)
-    assert failure.value.position == 3
+    assert raised.value.position == 3
     texts[3] = "\ufdd0good"
     assert [tokens.count(1201) for tokens in encoded(tokenizer, texts)] == [2, 0, 1, 1, 0]
 

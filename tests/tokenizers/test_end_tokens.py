@@ -11,8 +11,8 @@ import pytest
 import tokenmill
 from tests.support import command
 from tests.support.inline_executor import InlineExecutor
-from tokenmill.api.results import PrepareResult
 from tokenmill.errors import UsageError
+from tokenmill.results import PrepareResult
 
 pytestmark = pytest.mark.fast
 

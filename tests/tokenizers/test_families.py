@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from tests.support.corpora import SMALL_JSON
 from tests.support.documents import DOCUMENTS
 from tests.support.families import FAMILIES, GPT2_LEVEL, adversarial, shape
+from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.tokenizers import cutting
 from tokenmill.tokenizers.cutting import Cutter
 from tokenmill.tokenizers.engines import gigatoken
 from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenizers.engines.huggingface import HuggingFaceEngine
-from tokenmill.tokenizers.engines.protocol import CannotEncode, text_buffers
+from tokenmill.tokenizers.engines.protocol import CannotEncode
 from tokenmill.tokenizers.resolve import Vocabulary, resolve
 from tokenmill.tokenizers.tokenizer import Tokenizer, choose_engine
 from tokenmill.tokenizers.unicode_gap import documents_with_gap

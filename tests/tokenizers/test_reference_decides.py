@@ -13,17 +13,18 @@ import pytest
 import tokenmill
 from tests.support import DATA
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
-from tokenmill.api.parameters import EngineName
 from tokenmill.errors import CorruptStore, TokenizerError
+from tokenmill.options import EngineName
 from tokenmill.pipeline.planning.freeze import load_existing
 from tokenmill.pipeline.unit import plan
 from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.pipeline.unit.verify import Verify
 from tokenmill.storage import folder_at
+from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.store.run import require_run
 from tokenmill.tokenizers import white_space
 from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
-from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded, Tokens, text_buffers
+from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded, Tokens
 from tokenmill.tokenizers.engines.tiktoken import TiktokenEngine
 from tokenmill.tokenizers.resolve import resolve
 from tokenmill.tokenizers.tokenizer import Tokenizer
@@ -62,14 +63,14 @@ def test_verify_names_a_stored_document_that_the_reference_cannot_encode(
     folder = folder_at(str(tmp_path / "out"))
     run = require_run(folder)
     frozen = load_existing(folder, run)
-    encode = TiktokenEngine._encode_one
+    encode = TiktokenEngine._encode
 
-    def fails(self: TiktokenEngine, position: int, document: str) -> Tokens:
-        if document == "hard":
-            raise CannotEncode.at(position, self.name, RuntimeError("StackOverflow"))
-        return encode(self, position, document)
+    def fails(self: TiktokenEngine, texts: list[str]) -> list[Tokens]:
+        if "hard" in texts:
+            raise RuntimeError("StackOverflow")
+        return encode(self, texts)
 
-    monkeypatch.setattr(TiktokenEngine, "_encode_one", fails)
+    monkeypatch.setattr(TiktokenEngine, "_encode", fails)
     [task] = plan.tasks(frozen.plan, frozen.sources, range(run.units))
     with pytest.raises(CorruptStore, match=r"a\.parquet\n.*row 1 is not in quarantine, but tiktoken cannot encode"):
         Verify(folder.root, run.job, 1.0, WorkerLimits(1 << 30))(task)
@@ -135,12 +136,12 @@ def test_a_panic_of_gigatoken_while_it_encodes_falls_back(monkeypatch: pytest.Mo
     class PanicException(BaseException):
         """What pyo3 raises."""
 
-    def panic(self: GigatokenEngine, text: pa.LargeStringArray) -> Encoded:
+    def panic(self: GigatokenEngine, *_: object) -> Encoded:
         raise PanicException("index out of bounds")
 
     vocabulary = resolve(SMALL_JSON)
     tokenizer = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")
-    monkeypatch.setattr(GigatokenEngine, "_encode", panic)
+    monkeypatch.setattr(GigatokenEngine, "_encode_slices", panic)
     text = pa.array(["some text"], pa.large_string())
     found = tokenizer.encode(text).tokens
     assert np.array_equal(found, tokenizer.reference.encode(text).tokens)

@@ -140,7 +140,8 @@ class CountValues:
         return counts
 
     def _kept(self, directory: str, summary: PartSummary) -> UnitColumns:
-        values, changes = read_kept(folder_at(directory), summary, [self.column.name]), erased_changes(summary)
+        head, changes = self.parts.stores[0].head, erased_changes(summary)
+        values = read_kept(folder_at(directory), summary, [self.column.name], head)
         return UnitColumns(values if changes is None else values.filter(pa.array(changes == 0)), exists=True)
 
     def _read(self, task: UnitTask, content: PartContent) -> UnitColumns:

@@ -72,7 +72,7 @@ class StoreCounter:
         manifest = self.stores.manifest_without_erased(self.stores.changes)
         self._parts = self.stores.parts_without_erased(self.stores.changes)
         self._documents, self._tokens = (manifest[name].to_numpy() for name in ("documents", "tokens"))
-        changes = [change for member in self.stores.members for change in member.run.history if change.documents]
+        changes = [change for member in self.stores.members for change in member.head.history if change.documents]
         self.notices += trial_notes(self.stores)
         self.notices += [f"{count(c.documents, 'document')} erased (request {c.request})" for c in changes]
         self._groups = _group_parts(self._tokens + DOCUMENT_WEIGHT * self._documents, self.resources.workers)
@@ -174,7 +174,7 @@ class StoreCounter:
             notices=self.notices,
             stores=breakdown_by_store(self.stores),
             control_tokens=functools.reduce(
-                ControlTokens.plus, (ControlTokens.of(member.run.job, member.manifest) for member in members)
+                ControlTokens.plus, (ControlTokens.of(member.manifest) for member in members)
             ),
         )
 

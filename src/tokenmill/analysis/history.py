@@ -1,4 +1,4 @@
-"""The course of a run, computed from its log: speed over time, pauses, memory of the workers, deaths."""
+"""The course of a run, computed from its log: speed over time, pauses, memory, deaths."""
 
 from __future__ import annotations
 
@@ -21,14 +21,6 @@ MIN_SECONDS = 0.001
 Numbers = npt.NDArray[np.float64]
 
 
-class WorkerMemory(Readable, msgspec.Struct, frozen=True):
-    """The peak memory of a worker, and the number of its units."""
-
-    worker: str
-    peak_bytes: int
-    units: int
-
-
 class Pause(Readable, msgspec.Struct, frozen=True):
     """No session ran for `seconds`, after `after_seconds` of working time."""
 
@@ -40,7 +32,7 @@ class History(Readable, msgspec.Struct, frozen=True):
     """The course of a run. All times but `started` and `ended` are working time, in which at least one session ran.
 
     Bin i of `tokens_per_second` and `bytes_per_second` covers the i-th interval of `bin_seconds`. `peak_bytes` is the
-    peak memory of any worker up to the end of the bin.
+    peak memory of the largest worker.
     """
 
     started: float
@@ -52,10 +44,9 @@ class History(Readable, msgspec.Struct, frozen=True):
     bin_seconds: float
     tokens_per_second: list[float]
     bytes_per_second: list[float]
-    peak_bytes: list[int]
+    peak_bytes: int
     pauses: list[Pause]
     workers: int
-    memory: list[WorkerMemory]
     deaths: dict[str, int]
     failures: dict[str, int]
     units_tried_again: int
@@ -81,7 +72,6 @@ def _history(facts: LogFacts) -> History:
     stops = clock.convert(ends)
     starts = np.maximum(np.minimum(clock.convert(ends - np.frombuffer(facts.seconds, np.float64)), stops - 1e-6), 0.0)
     tokens, text_bytes = (np.frombuffer(column, np.float64) for column in (facts.tokens, facts.text_bytes))
-    ranked = sorted(facts.workers.items(), key=lambda item: (-item[1][0], item[0]))
     return History(
         started=intervals[0][0],
         ended=intervals[-1][1],
@@ -92,10 +82,9 @@ def _history(facts: LogFacts) -> History:
         bin_seconds=round(working / BINS, 6),
         tokens_per_second=_rates(starts, stops, tokens, edges),
         bytes_per_second=_rates(starts, stops, text_bytes, edges),
-        peak_bytes=_peaks(stops, np.frombuffer(facts.peaks, np.float64), edges),
+        peak_bytes=facts.peak_bytes,
         pauses=clock.pauses()[:MAX_LISTED],
-        workers=len(ranked),
-        memory=[WorkerMemory(name, peak, units) for name, (peak, units) in ranked[:MAX_LISTED]],
+        workers=len(facts.workers),
         deaths=dict(facts.deaths.most_common()),
         failures=dict(facts.failures.most_common()),
         units_tried_again=len(facts.retried_units),
@@ -146,13 +135,3 @@ def _rates(starts: Numbers, stops: Numbers, amounts: Numbers, edges: Numbers) ->
     spans = np.maximum(stops - starts, 1e-6)
     done = [float((amounts * np.clip((edge - starts) / spans, 0.0, 1.0)).sum()) for edge in edges]
     return [round(value, 1) for value in (np.diff(done) / (edges[1] - edges[0])).tolist()]
-
-
-def _peaks(stops: Numbers, peaks: Numbers, edges: Numbers) -> list[int]:
-    """The peak memory of any worker up to the end of each bin."""
-    if edges[-1] <= 0 or not len(stops):
-        return []
-    bin_peaks = np.zeros(len(edges) - 1)
-    bins = np.clip(np.searchsorted(edges, stops, side="left") - 1, 0, len(bin_peaks) - 1)
-    np.maximum.at(bin_peaks, bins, peaks)
-    return [int(value) for value in np.maximum.accumulate(bin_peaks)]

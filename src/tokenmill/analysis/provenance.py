@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections import Counter
 
@@ -11,6 +10,7 @@ import numpy as np
 from tokenmill.analysis.count_parts import OTHER_REASONS
 from tokenmill.analysis.statistics import BadRowReason, Provenance, SkippedRows
 from tokenmill.errors import StoreError
+from tokenmill.storage.digest import hash_of
 from tokenmill.store import layout, quarantine
 from tokenmill.store.collection import Collection
 from tokenmill.store.member import Member
@@ -21,7 +21,7 @@ MAX_LISTED_ROWS = 20
 def skipped_rows(stores: Collection, reasons: Counter[str], notices: list[str]) -> SkippedRows:
     """The rows that did not become documents, by reason, and the first quarantined ones that can be read."""
     rows, bad = (int(np.sum(stores.manifest[name].to_numpy())) for name in ("skipped", "quarantined"))
-    recorded = itertools.chain.from_iterable(quarantine.read(member.folder) for member in stores.members)
+    recorded = itertools.chain.from_iterable(quarantine.read(member.folder, member.head) for member in stores.members)
     first: list[BadRowReason] = []
     try:
         for row in itertools.islice(recorded, MAX_LISTED_ROWS if bad else 0):
@@ -45,12 +45,12 @@ def provenance(stores: Collection) -> Provenance:
     checksums = {
         "job": job.digest(),
         "tokenizer": spec.sha256,
-        "sources": run.sources_sha256,
-        "plan": run.plan_sha256,
-        "manifest": _manifest_sha256(stores.members[0]),
+        "sources": run.sources_blake3,
+        "plan": run.plan_blake3,
+        "manifest": _manifest_blake3(stores.members[0]),
     }
     for member in stores.members[1:]:
-        checksums[f"manifest of {member.directory}"] = _manifest_sha256(member)
+        checksums[f"manifest of {member.directory}"] = _manifest_blake3(member)
     return Provenance(
         tokenizer=spec.name,
         vocabulary_size=spec.vocabulary_size,
@@ -70,5 +70,5 @@ def provenance(stores: Collection) -> Provenance:
     )
 
 
-def _manifest_sha256(member: Member) -> str:
-    return hashlib.sha256(member.folder.buffer(layout.MANIFEST)).hexdigest()
+def _manifest_blake3(member: Member) -> str:
+    return hash_of(member.folder.buffer(layout.MANIFEST))

@@ -64,7 +64,7 @@ class LoggedFailure(Readable, msgspec.Struct, frozen=True):
 
 @dataclass
 class LogFacts:
-    """What the lines read so far contain. `ends` to `peaks` have one entry per unit.
+    """What the lines read so far contain. `ends` to `text_bytes` have one entry per unit.
 
     `is_started` is whether the last session has its event `start`: a run may log notices before it.
     """
@@ -73,9 +73,9 @@ class LogFacts:
     seconds: array[float] = field(default_factory=lambda: array("d"))
     tokens: array[float] = field(default_factory=lambda: array("d"))
     text_bytes: array[float] = field(default_factory=lambda: array("d"))
-    peaks: array[float] = field(default_factory=lambda: array("d"))
     sessions: list[list[float]] = field(default_factory=list)
-    workers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    workers: set[str] = field(default_factory=set)
+    peak_bytes: int = 0
     deaths: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     retried_units: set[int] = field(default_factory=set)
@@ -101,7 +101,9 @@ class LogFacts:
             self._add_unit(line)
         elif line.event in ("death", "failure", "notice"):
             self._add_trouble(line)
-        self._add_worker(line)
+        self.peak_bytes = max(self.peak_bytes, min(line.peak_bytes, MAX_COUNT))
+        if line.pid > 0 and len(self.workers) < MAX_WORKERS:
+            self.workers.add(f"{line.node[:80]} {line.pid}".strip())
         return True
 
     def _add_unit(self, line: _Line) -> None:
@@ -112,7 +114,6 @@ class LogFacts:
         self.seconds.append(min(max(line.seconds, 0.0), line.time))
         self.tokens.append(float(min(line.tokens, MAX_COUNT)))
         self.text_bytes.append(float(min(line.text_bytes, MAX_COUNT)))
-        self.peaks.append(float(min(line.peak_bytes, MAX_COUNT)))
 
     def _add_trouble(self, line: _Line) -> None:
         if line.event == "death":
@@ -125,13 +126,6 @@ class LogFacts:
         if len(self.troubles) < MAX_LISTED or line.time < self.troubles[-1].time:
             insort(self.troubles, _logged_failure(line), key=lambda trouble: trouble.time)
             del self.troubles[MAX_LISTED:]
-
-    def _add_worker(self, line: _Line) -> None:
-        name = f"{line.node[:80]} {line.pid}".strip()
-        if line.pid <= 0 or (len(self.workers) >= MAX_WORKERS and name not in self.workers):
-            return
-        peak, units = self.workers.get(name, (0, 0))
-        self.workers[name] = max(peak, min(line.peak_bytes, MAX_COUNT)), units + (line.event == "unit")
 
 
 def _count(counter: Counter[str], kind: str) -> None:

@@ -1,15 +1,16 @@
-"""`tokenmill.bench`: what this machine does with a sample, and what the whole corpus will take."""
+"""`tokenmill.bench`: what this machine does with a sample, and how long the whole corpus will take."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from tokenmill.api.parameters import StrPath, output_text, path_texts
+from tokenmill.api.parameters import output_text, path_texts
+from tokenmill.errors import UsageError
 from tokenmill.executors import progress, progress_bar
-from tokenmill.humanize import parse_size
-from tokenmill.pipeline.bench.options import BenchOptions, parse_worker_counts
+from tokenmill.options import StrPath
 from tokenmill.pipeline.bench.result import BenchResult
-from tokenmill.pipeline.bench.run import run_bench
+from tokenmill.pipeline.bench.run import BenchOptions, parse_worker_counts, run_bench
 from tokenmill.system.arguments import checked
 from tokenmill.tokenizers.objects import TokenizerObject
 
@@ -23,17 +24,15 @@ def bench(  # noqa: PLR0913 - the options of the command, by their names
     column: str | None = None,
     separator: str | None = None,
     workers: str | int | Sequence[int] | None = None,
-    sample_bytes: str | int | None = None,
     seconds: float = 30.0,
-    price_per_core_hour: float | None = None,
     out: StrPath | None = None,
     reporter: progress.Reporter | None = None,
 ) -> BenchResult:
-    """Measure each engine with each number of workers on a sample, and forecast the time and cost of all sources.
+    """Measure each engine with each number of workers on a sample, and forecast the time of all sources.
 
     Args:
-        sources: Files, directories, globs or addresses, or the name of a dataset; one or several. Default: text that
-            is made up.
+        sources: Files, directories, globs or addresses, or the name of a dataset; one or several. Default: the
+            standard library of Python, without a forecast.
         tokenizer: An encoding of OpenAI (`"gpt2"`); a model on the Hub (`"ORG/MODEL"`); a `.tiktoken` file; a
             `tokenizer.json` or its directory; a tokenizer of `tokenizers`, `tiktoken` or `transformers`.
         version: The version of a named dataset. `tokenmill datasets` lists them.
@@ -41,23 +40,21 @@ def bench(  # noqa: PLR0913 - the options of the command, by their names
         separator: The separator of documents in .txt files. Default: each file is one document.
         workers: The numbers of workers to measure, such as `[1, 2, 4]` or `"1,2,4"`. Default: 1, 2, 4, ... up to one
             per core.
-        sample_bytes: The maximum size of the sample, in bytes of text. Default: what can be measured in time.
         seconds: The time for all measurements together.
-        price_per_core_hour: The price of an hour of one core, to forecast the cost.
         out: A directory on the disk to measure. Parts are written below it and removed at the end. Default: the
             directory for temporary files.
         reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
     """
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"--seconds {seconds:g} is not a time", "Give the seconds that measuring may take: 30.")
     options = BenchOptions(
-        path_texts(sources),
-        tokenizer,
-        version,
-        column,
-        separator,
-        parse_worker_counts(workers),
-        None if sample_bytes is None else parse_size(sample_bytes),
-        seconds,
-        price_per_core_hour,
-        None if out is None else output_text(out),
+        sources=path_texts(sources),
+        tokenizer=tokenizer,
+        version=version,
+        column=column,
+        separator=separator,
+        worker_counts=parse_worker_counts(workers),
+        seconds=seconds,
+        out=None if out is None else output_text(out),
     )
     return run_bench(options, reporter if reporter is not None else progress_bar.for_python())

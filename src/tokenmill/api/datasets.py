@@ -10,12 +10,12 @@ import os
 import msgspec
 import numpy as np
 
-from tokenmill.api.parameters import StrPath
 from tokenmill.errors import TokenizerError
 from tokenmill.executors.local import LocalExecutor, this_machine
 from tokenmill.humanize import Readable
+from tokenmill.options import StrPath
 from tokenmill.pipeline import worker_modules
-from tokenmill.pipeline.bench.core_speed import machine_bytes_per_second
+from tokenmill.pipeline.bench.library import machine_bytes_per_second
 from tokenmill.pipeline.planning.estimate import ROW_BYTES, Estimate, Footprint
 from tokenmill.sources import catalog
 from tokenmill.system.arguments import checked
@@ -84,7 +84,7 @@ def datasets(name: str | None = None, *, tokenizer: StrPath = "gpt2") -> Dataset
     else:
         token_bytes = np.dtype(vocabulary.spec.dtype).itemsize
         engine = choose_engine(vocabulary, "auto").engine
-        with LocalExecutor((*worker_modules(engine), "tokenmill.pipeline.bench.core_speed")) as pool:
+        with LocalExecutor((*worker_modules(engine), "tokenmill.pipeline.bench.library")) as pool:
             rate = machine_bytes_per_second(vocabulary, engine, pool.start(cores), cores)
         notices += [] if rate else ["no time estimate: this Python has too little text to measure the speed on"]
     listed = [

@@ -5,23 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 
 from tokenmill.api.loader import only_recipe, open_recipe_reader
-from tokenmill.api.parameters import (
-    EndTokenPosition,
-    Stores,
-    StrPath,
-    Tail,
-    TokenType,
-    column_names,
-    output_text,
-    store_paths,
-)
-from tokenmill.errors import CORRUPT, TRY_AGAIN, StoreError, TokenmillError, UsageError
+from tokenmill.api.parameters import output_text, store_paths
+from tokenmill.errors import UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.outcomes import Pool
@@ -34,12 +25,13 @@ from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import ExportJob, FrozenExport, freeze, left_out_changes, read_frozen, stores_in
 from tokenmill.exports.kept_columns import choose_columns
 from tokenmill.exports.known_exports import record_export
-from tokenmill.exports.request import ExportOptions, ExportRequest, make_export_request, make_job
+from tokenmill.exports.request import ExportRequest, make_export_request, make_job
 from tokenmill.exports.result import ExportResult
 from tokenmill.exports.selection import SelectedStores, SourceBudget, select
 from tokenmill.exports.write_shard import ExportContext, split_folder
 from tokenmill.humanize import size
 from tokenmill.loader.recipe import is_recipe
+from tokenmill.options import ExportOptions
 from tokenmill.pipeline.driving.preflight import too_small
 from tokenmill.pipeline.planning.estimate import Footprint
 from tokenmill.pipeline.planning.resources import Resources, plan_resources
@@ -47,7 +39,7 @@ from tokenmill.pipeline.planning.run_once import EXPORTING, run_once
 from tokenmill.storage import Folder, folder_at, free_bytes
 from tokenmill.store.collection import Collection, open_collection
 from tokenmill.store.run import read_run, require_run
-from tokenmill.system.arguments import checked
+from tokenmill.system.arguments import takes
 
 # With fewer tokens per worker, starting another worker takes longer than it saves.
 TOKENS_PER_WORKER = 4_000_000
@@ -70,82 +62,28 @@ BINS_PER_SHARD = 32
 MAX_BINS = 1 << 22
 
 
-@checked
-def export(  # noqa: PLR0913 - the options of the command, by their names
-    directory: Stores,
-    *,
-    to: str,
-    out: StrPath | None = None,
-    val: str | float | None = None,
-    shuffle: int | None = None,
-    shard_tokens: str | int | None = None,
-    tail: Tail | None = None,
-    eot_position: EndTokenPosition | None = None,
-    dtype: TokenType | None = None,
-    sequence_tokens: str | int | None = None,
-    name: str | None = None,
-    columns: str | None = None,
-    with_columns: str | Sequence[str] | None = None,
-    workers: int | None = None,
-    memory: str | int | None = None,
-    on: str = "local",
-    reporter: progress.Reporter | None = None,
-    executor: Pool | None = None,
-    force: bool = False,
-) -> ExportResult:
+@takes(ExportOptions)
+def export(options: ExportOptions) -> ExportResult:
     """Write the tokens of a store as the files that a trainer reads.
 
     Call it again after an interruption: only missing shards are written. A new export raises if the disk is too small
     for it, unless `force` is set.
-
-    Args:
-        directory: The store: a path, or an address such as `s3://bucket/run`. Several stores are exported as one, in
-            this order: with one split and one shuffle over all of them. A recipe, a file that ends in .toml or .json,
-            is exported as the tokens that its stages read, in whole documents, shuffled; `out` is needed then.
-        to: The format. `tokenmill formats` lists them.
-        out: The directory of the files. Default: a directory in the store, or in the last of several, named as the
-            format.
-        val: Validation split: a fraction of documents (`0.01` or `"1%"`), a split of the sources
-            (`"split:validation"`), `"first-shard"`, or `"none"`. Default: by
-            format.
-        shuffle: A seed, such as 1337: documents are written in the random order of this seed. Default: no shuffle.
-        shard_tokens: The number of tokens per shard, such as `"100M"`. Default: by format.
-        tail: What happens to a last shard that is not full: it is kept, dropped, or merged into the shard before it.
-            Default: by format.
-        eot_position: Whether the end token is after each document (`"appended"`) or before it (`"prepended"`).
-            Default: by format.
-        dtype: The type of the tokens. Default: by vocabulary.
-        sequence_tokens: The number of tokens per sequence of mds. Default: 2048.
-        name: The start of file names, in formats that have one.
-        columns: The column of the tokens in parquet. Default: `input_ids`.
-        with_columns: Kept columns of the store to add to the files of parquet, such as `["url", "id"]` or `"url,id"`:
-            the option `--with`. Erased documents have no values in them. Default: none.
-        workers: The number of worker processes. Default: one per core.
-        memory: The memory budget of a machine, such as `"8GB"`. Default: 70 % of the available memory.
-        on: Where workers run: `"local"`, `"ray"` (the cluster of this machine), or `"ray://HOST:PORT"`.
-        reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
-        executor: Running workers to use instead of new ones.
-        force: Start even if the disk seems too small.
     """
-    directories, out = store_paths(directory), None if out is None else output_text(out)
+    directories, out = store_paths(options.directory), None if options.out is None else output_text(options.out)
     selected = None
     if any(map(is_recipe, directories)):
-        selected, shuffle, val = _select(directories, out, shuffle, val)
+        selected, shuffle, val = _select(directories, out, options)
+        options = replace(options, shuffle=shuffle, val=val)
         directories = selected.stores.directories
-    added = column_names(with_columns, "with_columns")
-    options = ExportOptions(
-        val, shuffle, shard_tokens, tail, eot_position, dtype, sequence_tokens, name, columns, added
-    )
-    request = make_export_request(to, options, require_run(folder_at(directories[0])).job.tokenizer)
-    with open_executor(on, PRELOAD, executor, reporter) as (pool, report):
-        return export_stores(directories, out, request, ExportLimits(workers, memory, force), report, pool, selected)
+    request = make_export_request(options, require_run(folder_at(directories[0])).job.tokenizer)
+    limits = ExportLimits(options.workers, options.memory, options.force)
+    with open_executor(options.on, PRELOAD, options.executor, options.reporter) as (pool, report):
+        return export_stores(directories, out, request, limits, report, pool, selected)
 
 
-def _select(
-    paths: Sequence[str], out: str | None, shuffle: int | None, val: str | float | None
-) -> tuple[SelectedStores, int, str]:
+def _select(paths: Sequence[str], out: str | None, options: ExportOptions) -> tuple[SelectedStores, int, str]:
     """The documents of a recipe, the seed of the shuffle, and the validation split."""
-    path = only_recipe(paths, {"val": val})
+    path = only_recipe(paths, {"val": options.val})
     if out is None:
         raise UsageError("an export by recipe needs --out", "It belongs to no store: name a directory.")
     recipe, reader = open_recipe_reader(path)
@@ -161,7 +99,7 @@ def _select(
     ]
     before = read_frozen(folder_at(out))
     selected = select(budgets, reader.options.val, recipe.seed, before)
-    return selected, recipe.seed if shuffle is None else shuffle, reader.options.val or "none"
+    return selected, recipe.seed if options.shuffle is None else options.shuffle, reader.options.val or "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,20 +124,6 @@ def _refuse_place_in_another_store(export: Folder, stores: Collection) -> None:
             f"store        {parent}",
             "Give a directory that is not in another store.",
         )
-
-
-def _explain_change(stores: Collection, error: TokenmillError) -> None:
-    """Raise another error if parts did not match because an erasure has changed a store meanwhile."""
-    if error.exit_code != CORRUPT:
-        return
-    changed = [member.directory for member in stores.members if read_run(member.folder) != member.run]
-    if changed:
-        raise StoreError(
-            "the store was changed while it was exported",
-            f"store        {changed[0]}",
-            "Run the same command again when the erasure has ended.",
-            exit_code=TRY_AGAIN,
-        ) from error
 
 
 def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, reporter, workers
@@ -237,7 +161,7 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
         for name in created:
             folder.remove_temporaries(name)
         frozen = _freeze_work(job, resources, tokens, np.dtype(dtype).itemsize + -(-kept_bytes // max(tokens, 1)))
-        frozen = freeze(folder, msgspec.structs.replace(frozen, store=stores_in(folder, stores, left_out)))
+        frozen = freeze(folder, msgspec.structs.replace(frozen, stores=stores_in(folder, stores, left_out)))
         notices += record_export(folder, stores)
         for name in created:
             folder.create(name)
@@ -256,11 +180,7 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
         exporter = Exporter(context, folder, manifest, fan_out, notices)
         exporter.announce()
         pool.start(resources.workers, resources.worker_bytes, most_workers=resources.most_workers)
-        try:
-            exporter.run()
-        except TokenmillError as error:
-            _explain_change(stores, error)
-            raise
+        exporter.run()
         result = exporter.result(time.monotonic() - started)
         return msgspec.structs.replace(result, sources=selected.tokens) if selected else result
 

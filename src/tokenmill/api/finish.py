@@ -7,15 +7,14 @@ import time
 
 import msgspec
 
-from tokenmill.api.parameters import StrPath
 from tokenmill.executors import progress
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.exports.job import refuse_export
 from tokenmill.humanize import Readable
+from tokenmill.options import PrepareOptions, StrPath
 from tokenmill.pipeline.driving.finish import refuse_missing_parts, write_manifest
 from tokenmill.pipeline.driving.row_limits import RowLimits
-from tokenmill.pipeline.planning.compare_request import refuse_old_format
 from tokenmill.pipeline.planning.request import BadDocumentPolicy
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
@@ -46,8 +45,8 @@ class FinishResult(Readable, msgspec.Struct, frozen=True):
 def finish(  # noqa: PLR0913 - the options of the command, by their names
     directory: StrPath,
     *,
-    max_bad: str | float = 0.001,
-    max_skipped: str | float = 0.01,
+    max_bad: str | float = "0.1%",
+    max_skipped: str | float = "1%",
     workers: int | None = None,
     on: str = "local",
     reporter: progress.Reporter | None = None,
@@ -64,7 +63,7 @@ def finish(  # noqa: PLR0913 - the options of the command, by their names
         reporter: Receives progress and notices. Default: a bar in a terminal or notebook, otherwise nothing is shown.
         executor: Running workers to use instead of new ones.
     """
-    policy = BadDocumentPolicy.parse(max_bad=max_bad, max_skipped=max_skipped)
+    policy = BadDocumentPolicy.parse(PrepareOptions(max_bad=max_bad, max_skipped=max_skipped))
     check_executor(on)
     started = time.monotonic()
     folder = folder_at(os.fspath(directory))
@@ -73,7 +72,6 @@ def finish(  # noqa: PLR0913 - the options of the command, by their names
     refuse_suspect(folder, run)
     is_written = False
     if not folder.exists(layout.MANIFEST):
-        refuse_old_format(folder, run)
         refuse_missing_parts(folder, run)
         with open_executor(on, PRELOAD, executor, reporter) as session:
             is_written = write_manifest(folder, run, RowLimits(policy.max_bad, policy.max_skipped), workers, session)

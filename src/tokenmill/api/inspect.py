@@ -10,11 +10,13 @@ from typing import Literal, overload
 import msgspec
 import numpy as np
 
-from tokenmill.api.parameters import Stores, StrPath, store_paths
+from tokenmill.api.parameters import store_paths
 from tokenmill.errors import UsageError
 from tokenmill.humanize import Readable, count
+from tokenmill.options import Stores, StrPath
 from tokenmill.sources import ROW_KINDS, file_at
 from tokenmill.sources.line_numbers import line_numbers
+from tokenmill.store.chain import Change
 from tokenmill.store.job import Run
 from tokenmill.store.part import SkippedRow
 from tokenmill.store.reader import Store
@@ -22,7 +24,7 @@ from tokenmill.system.arguments import checked
 
 
 class StoreInfo(Readable, msgspec.Struct, frozen=True):
-    """A store in numbers, and the run that made it."""
+    """A store in numbers, the run that made it, and the erasures of it, in order."""
 
     directory: str
     documents: int
@@ -31,6 +33,7 @@ class StoreInfo(Readable, msgspec.Struct, frozen=True):
     text_bytes: int
     skipped_rows: int
     run: Run
+    history: list[Change] = []
 
 
 class DocumentInfo(Readable, msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -115,7 +118,9 @@ def inspect(
 
 def _store_info(store: Store) -> StoreInfo:
     text_bytes, skipped = (int(store.manifest[name].to_numpy().sum()) for name in ("text_bytes", "skipped"))
-    return StoreInfo(store.directory, len(store), store.token_count, str(store.dtype), text_bytes, skipped, store.run)
+    history = [change for member in store.collection.members for change in member.head.history]
+    numbers = len(store), store.token_count, str(store.dtype), text_bytes, skipped
+    return StoreInfo(store.directory, *numbers, store.run, history)
 
 
 def document_info(store: Store, position: int) -> DocumentInfo:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
-from tokenmill.api.parameters import Stores, store_paths
+from tokenmill.api.parameters import store_paths
 from tokenmill.errors import UsageError
 from tokenmill.humanize import parse_size
 from tokenmill.loader.batches import DEFAULT_FIELDS, Field, check_fields
@@ -20,6 +20,7 @@ from tokenmill.loader.recipe import Recipe, is_recipe, read_recipe
 from tokenmill.loader.recipe_loader import RecipeLoader
 from tokenmill.loader.recipe_reader import RecipeReader, recipe_options
 from tokenmill.loader.split_table import Split
+from tokenmill.options import Stores
 from tokenmill.store.held_out import parse_held_out
 from tokenmill.system.arguments import checked
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tokenmill.api.loader import loader as open_loader
-from tokenmill.api.parameters import Stores, StrPath, path_text, path_texts, store_paths
+from tokenmill.api.parameters import path_text, path_texts, store_paths
 from tokenmill.errors import UsageError
 from tokenmill.exports.locator import LocatedDocument, Locator, exported_stores, find_folder
 from tokenmill.exports.trace import ExportIndex, ShardLocation
@@ -16,6 +16,7 @@ from tokenmill.humanize import Readable
 from tokenmill.loader.order import Shuffle
 from tokenmill.loader.packing import Packing
 from tokenmill.loader.split_table import Split
+from tokenmill.options import Stores, StrPath
 from tokenmill.store import layout
 from tokenmill.store.reader import Store
 from tokenmill.system.arguments import checked

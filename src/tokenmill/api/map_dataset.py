@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from tokenmill.api.parameters import EngineName, StrPath, path_text
+from tokenmill.api.parameters import path_text
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress, progress_bar
 from tokenmill.executors.local import LocalExecutor
+from tokenmill.options import EngineName, JobOptions, StrPath
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.datasets import hf_datasets
 from tokenmill.pipeline.datasets.map_dataset import MAX_ROW_BYTES, DatasetMapper
-from tokenmill.pipeline.planning.request import PrepareOptions
 from tokenmill.system.arguments import checked
 from tokenmill.tokenizers.objects import TokenizerObject
 from tokenmill.tokenizers.resolve import resolve
@@ -58,7 +58,9 @@ def map_dataset(  # noqa: PLR0913 - the options of the command, by their names
     """
     if num_proc is not None and num_proc < 1:
         raise UsageError("num_proc must be at least 1")
-    options = PrepareOptions((), tokenizer, column, None, engine, eot, bos, max_document_bytes=MAX_ROW_BYTES)
+    options = JobOptions(
+        tokenizer=tokenizer, column=column, engine=engine, eot=eot, bos=bos, max_document_bytes=MAX_ROW_BYTES
+    )
     with (
         nullcontext(executor) if executor is not None else LocalExecutor(worker_modules(engine)) as pool,
         reporter if reporter is not None else progress_bar.for_python() as report,

@@ -6,15 +6,16 @@ import os
 
 import msgspec
 
+from tokenmill.analysis.html.destination import SUFFIX, existing_folder
 from tokenmill.api.loader import open_recipe_reader
 from tokenmill.api.mix_page import render_mix
-from tokenmill.api.pages import write_page
-from tokenmill.api.parameters import StrPath, output_text
+from tokenmill.api.parameters import output_text
 from tokenmill.errors import UsageError
 from tokenmill.exports.blends import BlendSource, write_blend
 from tokenmill.loader.changes import check_past, find_changes
 from tokenmill.loader.overview import MixResult, overview
 from tokenmill.loader.recipe_reader import RecipeReader
+from tokenmill.options import StrPath
 from tokenmill.system.arguments import checked
 
 
@@ -54,7 +55,7 @@ def mix(  # noqa: PLR0913 - the options of the command, by their names
     elif stage is not None:
         raise UsageError("--stage needs --print", "It chooses the stage whose mixture is printed.")
     if html is not None:
-        write_page(output_text(html), render_mix(result))
+        _write_page(output_text(html), render_mix(result))
     return result
 
 
@@ -99,3 +100,13 @@ def _compare(path: str, before: RecipeReader, other: str, step: int | None) -> M
     except UsageError as error:
         reason = error.text
     return msgspec.structs.replace(result, step=step, takes_over=reason is None, reason=reason)
+
+
+def _write_page(path: str, content: str) -> None:
+    """Write a page in place of an older one. Raises UsageError if the name is not that of a page."""
+    if not path.lower().endswith(SUFFIX):
+        raise UsageError(f"--html {path} is not the name of a page", f"Give a name that ends in {SUFFIX}.")
+    parent, name = os.path.split(path)
+    folder = existing_folder("--html", parent or ".")
+    with folder.publish(name) as file:
+        file.write(content.encode())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tokenmill.api.parameters import Stores, store_paths
+from tokenmill.api.parameters import store_paths
+from tokenmill.options import Stores
 from tokenmill.store.reader import Store
 from tokenmill.system.arguments import checked
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tokenmill.api.job_file import with_job
 from tokenmill.api.prepare import PrepareCall, read_call
 from tokenmill.api.prepare_targets import store_folders
 from tokenmill.executors.session import LOCAL, open_executor
 from tokenmill.humanize import Readable
-from tokenmill.pipeline.planning.estimate import CorpusEstimate, Estimate, Footprint
+from tokenmill.options import PrepareOptions
+from tokenmill.pipeline.planning.estimate import START_SECONDS, CorpusEstimate, Estimate, Footprint
 from tokenmill.pipeline.planning.freeze import plan_step
 from tokenmill.pipeline.planning.resources import plan_resources
 from tokenmill.pipeline.planning.sample import estimate_request
@@ -26,9 +28,6 @@ if TYPE_CHECKING:
     from tokenmill.executors.outcomes import Pool
     from tokenmill.pipeline.planning.request import PrepareRequest
     from tokenmill.pipeline.planning.resources import Resources
-
-# The time before the first unit starts.
-START_SECONDS = 1.5
 
 # The estimate for sources without text.
 NOTHING = Estimate(0, 0)
@@ -62,14 +61,15 @@ class PlanResult(Readable, msgspec.Struct, frozen=True):
     others: list[PlanResult] = []
 
 
-@takes(read_call)
-def plan(call: PrepareCall) -> PlanResult:
+@takes(PrepareOptions, with_job)
+def plan(options: PrepareOptions) -> PlanResult:
     """Estimate what `prepare` would do with the same arguments, without doing it.
 
     Arguments that change nothing in the estimate are accepted.
     """
+    call = read_call(options)
     with open_executor(
-        LOCAL, (*call.worker_modules, "tokenmill.pipeline.planning.sample"), call.executor, call.reporter
+        LOCAL, (*call.worker_modules, "tokenmill.pipeline.planning.sample"), options.executor, options.reporter
     ) as (
         pool,
         report,
@@ -79,17 +79,17 @@ def plan(call: PrepareCall) -> PlanResult:
         requests = [call.request(*each) for each in zip(call.tokenizers, repeat(discovery), folders)]
         first = requests[0]
         most_workers = first.source_bytes // plans.SMALLEST_UNIT_BYTES + 1
-        resources = plan_resources(call.workers, call.memory, most_workers, job=first.job)
+        resources = plan_resources(options.workers, options.memory, most_workers, job=first.job)
         pool.start(resources.workers, resources.worker_bytes, resources.total_worker_bytes)
         units = plan_units(
             discovery.table,
             first.options,
             first.job.unit_bytes,
-            first.job.limit_units,
             pool,
             check=first.named.check_plan,
             on_progress=plan_step(discovery.table, "planned", report.pending),
         )
+        units = units.slice(0, first.units_of(len(units)))
         results = [_estimate(call, each, units, resources, pool) for each in requests]
     return msgspec.structs.replace(results[0], others=results[1:])
 
@@ -107,8 +107,8 @@ def _estimate(
         notices.append("the sources have no rows: the store would hold no documents")
     if not isinstance(job.deny, msgspec.UnsetType) or not isinstance(job.dedup, msgspec.UnsetType):
         notices.append("rows that are left out (--deny, --dedup) are not subtracted")
-    tokens, text_bytes, seconds = expected.tokens, expected.text_bytes, expected.seconds
-    exports = [Footprint.of_export(each.dtype, call.export_options.shuffle) for each in call.exports(job.tokenizer)]
+    seconds = expected.seconds
+    exports = [Footprint.of_export(each.dtype, call.given.shuffle) for each in call.exports(job.tokenizer)]
     return PlanResult(
         tokenizer=job.tokenizer.name,
         engine=request.choice.engine,
@@ -118,10 +118,10 @@ def _estimate(
         source_bytes=request.source_bytes,
         units=len(units),
         unit_bytes=job.unit_bytes,
-        text_bytes=text_bytes,
+        text_bytes=expected.text_bytes,
         rows=rows,
-        tokens=tokens,
-        bytes_per_token=round((text_bytes.low + text_bytes.high) / max(tokens.low + tokens.high, 1), 2),
+        tokens=expected.tokens,
+        bytes_per_token=expected.bytes_per_token,
         disk_bytes=expected.disk_bytes([Footprint.of_store(job.tokenizer.dtype)]),
         export_bytes=expected.disk_bytes(exports),
         workers=workers,

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
-from tokenmill.api.parameters import StrPath
 from tokenmill.errors import UsageError
 from tokenmill.exports.request import ExportRequest
 from tokenmill.exports.result import ExportResult
 from tokenmill.humanize import Readable, count, size
+from tokenmill.options import StrPath
 from tokenmill.pipeline.driving.context import RunContext, make_events
 from tokenmill.pipeline.driving.preflight import DiskNeeds
 from tokenmill.pipeline.planning.estimate import Footprint
@@ -168,7 +168,7 @@ class PrepareTarget:
             expected_rows=named.expected_rows(),
             ignored=self.request.discovery.ignored,
             unread_row_groups=events.unread_groups,
-            control_tokens=ControlTokens.of(job, manifest),
+            control_tokens=ControlTokens.of(manifest),
         )
 
 
@@ -216,7 +216,7 @@ def _note_empty(context: RunContext, skipped: int, notes: list[str]) -> None:
 def _is_never_separated(frozen: FrozenRun, rows: int) -> bool:
     """Whether all sources are text with a separator, and none of them has two documents."""
     job, sources = frozen.run.job, frozen.sources
-    if job.separator is None or job.limit_units is not None:
+    if job.separator is None or frozen.run.trial:
         return False
     files = int(np.count_nonzero(sources["size"].to_numpy()))
     return rows <= files and bool(pc.all(pc.equal(sources["kind"].cast("string"), "text")).as_py())

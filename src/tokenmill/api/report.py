@@ -11,12 +11,13 @@ from tokenmill.analysis.card import CARD, CROISSANT, CardFields, PublicFacts, ca
 from tokenmill.analysis.html import render
 from tokenmill.analysis.html.destination import page_destination
 from tokenmill.analysis.statistics import Statistics
-from tokenmill.api.parameters import Stores, StrPath, output_text, store_paths
+from tokenmill.api.parameters import output_text, store_paths
 from tokenmill.api.stats import stats
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.outcomes import Pool
 from tokenmill.humanize import Readable
+from tokenmill.options import Stores, StrPath
 from tokenmill.storage import Folder
 from tokenmill.store.collection import open_collection
 from tokenmill.store.layout import publish_json

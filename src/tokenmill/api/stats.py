@@ -10,12 +10,13 @@ import numpy as np
 from tokenmill.analysis import PRELOAD
 from tokenmill.analysis.count_store import StoreCounter
 from tokenmill.analysis.statistics import Statistics
-from tokenmill.api.parameters import Stores, store_paths
+from tokenmill.api.parameters import store_paths
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import LOCAL, open_executor
+from tokenmill.options import Stores
 from tokenmill.pipeline.planning.resources import plan_resources
 from tokenmill.store.collection import open_collection
 from tokenmill.system.arguments import checked

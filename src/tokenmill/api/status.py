@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator
 
 import msgspec
 
-from tokenmill.api.pages import write_page
-from tokenmill.api.parameters import StrPath, output_text
 from tokenmill.exports.state import export_states
-from tokenmill.humanize import Readable, count, duration, number, size
+from tokenmill.humanize import Readable
+from tokenmill.options import StrPath
 from tokenmill.storage import folder_at
 from tokenmill.store.heartbeats import EndRecord
 from tokenmill.store.last_end import next_step
@@ -64,48 +61,13 @@ class StatusResult(Readable, msgspec.Struct, frozen=True):
 
 
 @checked
-def status(directory: StrPath, *, html: StrPath | None = None) -> StatusResult:
+def status(directory: StrPath) -> StatusResult:
     """The state of a run, read from its directory. The run is not disturbed.
 
     Args:
         directory: The store: a path, or an address such as `s3://bucket/run`.
-        html: The file of a page that shows the state. A browser loads it again while the run goes on.
     """
-    result = StatusWatch(os.fspath(directory)).read()
-    if html is not None:
-        write_status_page(output_text(html), result)
-    return result
-
-
-def write_status_page(path: str, result: StatusResult) -> None:
-    """Write a page that shows the state of a run."""
-    from tokenmill.analysis.html.status_page import render_status  # noqa: PLC0415 - heavy, and `status` is often called
-
-    fraction = result.planned_bytes_done / result.planned_bytes if result.planned_bytes else 1.0
-    write_page(path, render_status(result.directory, result.state, fraction, _page_lines(result)))
-
-
-def _page_lines(result: StatusResult) -> Iterator[tuple[str, str]]:
-    yield "directory", result.directory
-    yield "tokenizer", result.tokenizer
-    yield "units", f"{result.units_done:,} of {result.units:,}"
-    if result.trial is not None:
-        yield "trial", result.trial
-    yield "text", f"{size(result.planned_bytes_done)} of {size(result.planned_bytes)}"
-    if result.tokens is not None:
-        yield "tokens", f"{result.tokens:,}"
-    if result.bytes_per_second and result.seconds_left is not None:
-        yield "speed", f"{number(result.tokens_per_second or 0)} tokens/s, {size(result.bytes_per_second)}/s"
-        yield "time left", duration(result.seconds_left)
-    if result.workers:
-        yield "workers", f"{count(result.workers, 'worker')} on {count(result.nodes, 'node')}"
-    yield "worker deaths", f"{result.deaths:,}"
-    yield "failures", f"{result.failures:,}, {result.retries:,} retried"
-    if result.end is not None:
-        yield "ended", f"{result.end.outcome} {result.end.headline}"
-    for line in result.next:
-        yield "next", line
-    yield "page written", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    return StatusWatch(os.fspath(directory)).read()
 
 
 class StatusWatch:

@@ -8,26 +8,15 @@ from typing import overload
 
 import msgspec
 
-from tokenmill.api.parameters import StrPath
 from tokenmill.humanize import Readable
-from tokenmill.pipeline.bench.core_speed import core_bytes_per_second
+from tokenmill.options import StrPath
+from tokenmill.pipeline.bench.library import core_bytes_per_second
 from tokenmill.system.arguments import checked
 from tokenmill.tokenizers.boundary_tokens import NO_END_ADVICE, end_note, no_end
-from tokenmill.tokenizers.families import FAMILIES
+from tokenmill.tokenizers.families import FAMILIES, TokenizerFamily
 from tokenmill.tokenizers.resolve import resolve
 from tokenmill.tokenizers.tokenizer import REFERENCES, choose_engine
 from tokenmill.tokenizers.tokenizer_json import template_begin
-
-
-class TokenizerFamily(Readable, msgspec.Struct, frozen=True):
-    """A family of tokenizers: an example for `--tokenizer`, the engine, its speed against the reference, end tokens."""
-
-    family: str
-    tokenizer: str
-    engine: str
-    times_reference: float
-    eot: str
-    bos: str | None
 
 
 class TokenizerInfo(Readable, msgspec.Struct, frozen=True):
@@ -63,14 +52,7 @@ def tokenizers(name: StrPath | None = None) -> list[TokenizerFamily] | Tokenizer
     Args:
         name: A tokenizer, as for `prepare`. Its speed on one core of this machine is measured.
     """
-    return _families() if name is None else _info(os.fspath(name))
-
-
-def _families() -> list[TokenizerFamily]:
-    return [
-        TokenizerFamily(each.name, each.tokenizer, each.engine, each.times_reference, each.end, each.begin)
-        for each in FAMILIES
-    ]
+    return list(FAMILIES) if name is None else _info(os.fspath(name))
 
 
 def _info(tokenizer: str) -> TokenizerInfo:

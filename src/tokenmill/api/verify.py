@@ -6,25 +6,27 @@ import time
 
 import msgspec
 
-from tokenmill.api.parameters import Stores, store_paths
+from tokenmill.api.parameters import store_paths
+from tokenmill.erasure.check import CheckErased, record_problems
 from tokenmill.errors import IncompleteStore, UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.checks import Checks
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.exports import PRELOAD
-from tokenmill.exports.job import MANIFEST, FrozenExport, read_frozen
+from tokenmill.exports.job import FrozenExport, is_complete, read_frozen
 from tokenmill.exports.records import read_manifest
 from tokenmill.exports.verify import byte_ranges
 from tokenmill.exports.verify_export import check_export, check_exports, compare_stores
 from tokenmill.humanize import Readable, count
+from tokenmill.options import Stores
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.driving.verify_store import check_store
 from tokenmill.pipeline.planning.freeze import load_existing
 from tokenmill.pipeline.planning.request import BadDocumentPolicy
 from tokenmill.pipeline.planning.resources import Resources, plan_resources
 from tokenmill.pipeline.unit.verify import Verify
-from tokenmill.storage import Folder, folder_at
+from tokenmill.storage import Folder, absolute, folder_at
 from tokenmill.store.collection import Collection, open_collection
 from tokenmill.store.run import read_run
 from tokenmill.store.run_state import manifest_totals
@@ -105,17 +107,21 @@ def _verify_stores(
     compared, exports, notices = 0, dict[str, int](), list[str]()
     for member in stores.members:
         folder, run = member.folder, member.run
-        limits = resources.limits(BadDocumentPolicy())
-        function = Verify(folder.root, run.job, sample, limits, run.history, run.erased_token)
+        limits = resources.limits(BadDocumentPolicy.parse())
+        check_erased = CheckErased(folder.root, member.version, run.erased_token) if member.head.number else None
+        function = Verify(folder.root, run.job, sample, limits, member.version, check_erased)
+        checks.problems += record_problems(folder, run)
         checked = check_store(folder, load_existing(folder, run), member.manifest, function, checks)
         compared += checked.compared
         if checked.copies:
             notices.append(
                 f"{count(checked.copies, 'document')} of {folder.root} equal erased documents: not named then"
             )
-        files, more = check_exports(folder, run, member.digest, checks)
+        files, more = check_exports(folder, member.head, checks)
         is_single = len(stores.members) == 1
-        exports |= {name if is_single else folder.path(name): number for name, number in files.items()}
+        exports |= {
+            name if is_single or name == absolute(name) else folder.path(name): number for name, number in files.items()
+        }
         notices += more
     return compared, exports, notices
 
@@ -124,7 +130,7 @@ def _verify_export(
     folder: Folder, frozen: FrozenExport, workers: int | None, pool: Pool, report: progress.Reporter
 ) -> tuple[int, list[str]]:
     """Check an export outside of a store; return the number of its files, and what was not checked."""
-    if not folder.exists(MANIFEST):
+    if not is_complete(folder):
         raise IncompleteStore(f"the export {folder.root} is not complete", "Run the same `tokenmill export` again.")
     ranges = byte_ranges(read_manifest(folder, frozen.job.digest()))
     checks = Checks(pool, report, _start(pool, workers, len(ranges)).workers)

@@ -30,7 +30,6 @@ from tokenmill.cli import (
     stats,
     status,
     tokenizers,
-    upgrade,
     verify,
 )
 from tokenmill.errors import is_interrupt
@@ -53,7 +52,7 @@ COMMANDS = {
         doctor.doctor,
     ),
     "Train": (loader.loader, mix.mix),
-    "Keep": (verify.verify, finish.finish, erase.erase, upgrade.upgrade),
+    "Keep": (verify.verify, finish.finish, erase.erase),
 }
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

@@ -15,7 +15,7 @@ from tokenmill.humanize import count, duration, number, size
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tokenmill.api.results import DatasetListing, VersionInfo
+    from tokenmill.results import DatasetListing, VersionInfo
 
 UNKNOWN = "-"
 MIN_COLUMNS = 40

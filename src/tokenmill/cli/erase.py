@@ -12,13 +12,14 @@ from tokenmill.cli import options, output, workers
 from tokenmill.humanize import count, duration
 
 if TYPE_CHECKING:
-    from tokenmill.api.results import EraseResult
+    from tokenmill.results import EraseResult
 
 SHOWN = 10
 
 
 @click.command(
     cls=options.Command,
+    declared=("workers", "memory", "on"),
     short_help="Erase documents from a store and its exports.",
     epilog=options.example(
         'tokenmill erase tokens --column url --values urls.txt --request 2026-117 --reason "opt-out"',
@@ -34,26 +35,33 @@ SHOWN = 10
 @click.option("--request", metavar="ID", help="Name of the request. Default: from the selector.")
 @click.option("--reason", default="", metavar="TEXT", help="Reason, for the records.")
 @click.option("--export", multiple=True, metavar="DIR", help="Export unknown to the store; repeatable.")
+@click.option(
+    "--forget-export", multiple=True, metavar="DIR", help="Export that is gone: only take it off the list; repeatable."
+)
 @click.option("--dry-run", is_flag=True, help="Find the documents, and change nothing.")
-@options.resources
-@options.executor
 @options.storage
 @options.general
-def erase(directory: str, as_json: bool, **arguments: Any) -> None:
+def erase(directory: str, as_json: bool, **arguments: Any) -> int:
     """Replace the tokens of documents by end tokens, in the store DIR and in its exports. No other document moves.
 
-    Run the same command again after an interruption. Until it has finished, other commands refuse the store.
+    Run the same command again after an interruption. Until it has finished, other commands refuse the store. The exit
+    code is not 0 if an export was not reached.
     """
     result = tokenmill.erase(directory, **arguments, reporter=workers.reporter())
     output.show_groups(result, as_json, _groups, after_progress=True)
+    return result.exit_code
 
 
 def _groups(result: EraseResult) -> Iterable[output.Group]:
-    yield ("would erase" if result.dry_run else "erased"), _lines(result)
+    title = "forgotten" if result.forgotten else "would erase" if result.dry_run else "erased"
+    yield title, _lines(result)
 
 
 def _lines(result: EraseResult) -> Iterable[output.Line]:
     yield "store", result.directory
+    if result.forgotten:
+        yield from (("forgotten", export) for export in result.forgotten)
+        return
     yield "request", result.request
     yield "documents", f"{result.documents:,} ({result.tokens:,} tokens) in {count(result.parts, 'part')}"
     if result.quarantined:
@@ -65,12 +73,9 @@ def _lines(result: EraseResult) -> Iterable[output.Line]:
     if len(result.not_found) > SHOWN:
         yield "not found", f"and {len(result.not_found) - SHOWN:,} more; --json lists all"
     for directory, shards in result.exports.items():
-        again = "; it was not complete and has to be made again" if directory in result.removed_exports else ""
-        yield "export", f"{directory}: {count(shards, 'shard')} replaced{again}"
+        yield "export", f"{directory}: {count(shards, 'shard')} with erased documents"
     for directory, problem in result.unreached.items():
         yield "not reached", f"{directory}: {problem}"
-    for directory, request in result.retried.items():
-        yield "reached", f"{directory}: it was not reached by request {request}"
     if result.not_compared:
         rows = count(result.not_compared, "row")
         yield "not compared", f"{rows} in quarantine, whose sources are gone; --rows can name them"

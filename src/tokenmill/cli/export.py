@@ -12,11 +12,13 @@ from tokenmill.cli import options, output, workers
 from tokenmill.humanize import count, duration, number, size
 
 if TYPE_CHECKING:
-    from tokenmill.api.results import ExportResult
+    from tokenmill.results import ExportResult
 
 
 @click.command(
     cls=options.Command,
+    record="ExportOptions",
+    declared=None,
     short_help="Write a store's tokens as the files a trainer reads.",
     epilog=options.example(
         "tokenmill export tokens --to nanogpt --val 0.0005 --shuffle 1337",
@@ -24,13 +26,6 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("directory", metavar="DIR...|RECIPE", nargs=-1, required=True)
-@click.option("--to", required=True, metavar="FORMAT", help="Format of the files; `tokenmill formats` lists them.")
-@click.option("--out", "-o", metavar="DIR2", help="Directory of the files. [default: FORMAT in the last DIR]")
-@options.exports
-@options.export_details
-@options.resources
-@options.force
-@options.executor
 @options.storage
 @options.general
 def export(directory: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
@@ -45,7 +40,7 @@ def export(directory: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     """
     from tokenmill.api.preload import FOR_EXPORTS  # noqa: PLC0415 - after click has checked the options
 
-    with workers.start_workers(FOR_EXPORTS, arguments["on"]) as executor:
+    with workers.start_workers(FOR_EXPORTS, arguments.get("on", "local")) as executor:
         result = tokenmill.export(directory, **arguments, reporter=workers.reporter(), executor=executor)
     output.show_groups(result, as_json, lambda result: [(heading(result), lines(result))], after_progress=True)
 

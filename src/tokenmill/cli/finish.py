@@ -12,21 +12,16 @@ from tokenmill.cli import options, output, workers
 from tokenmill.humanize import count, duration
 
 if TYPE_CHECKING:
-    from tokenmill.api.results import FinishResult
+    from tokenmill.results import FinishResult
 
 
 @click.command(
     cls=options.Command,
+    declared=("max_bad", "max_skipped", "workers", "on"),
     short_help="Complete a store that has all its parts.",
     epilog=options.example("tokenmill finish s3://bucket/run"),
 )
 @click.argument("directory", metavar="DIR")
-@click.option(
-    "--max-bad", default="0.1%", show_default=True, metavar="FRACTION", help="Fail with more bad documents than this."
-)
-@options.max_skipped
-@options.workers
-@options.executor
 @options.storage
 @options.general
 def finish(directory: str, as_json: bool, **arguments: Any) -> None:

@@ -15,7 +15,7 @@ from tokenmill.executors import progress_bar, terminal
 from tokenmill.humanize import count, escape_control_characters, size
 
 if TYPE_CHECKING:
-    from tokenmill.api.results import DocumentInfo, SkippedRange, StoreInfo
+    from tokenmill.results import DocumentInfo, SkippedRange, StoreInfo
 
 TOKEN_STYLES = ("black on #ffd6a5", "black on #caffbf", "black on #9bf6ff", "black on #bdb2ff", "black on #ffadad")
 SHOWN_TOKENS = 2000
@@ -66,7 +66,7 @@ def _store_lines(facts: StoreInfo) -> Iterable[output.Line]:
     if run.job.kept_columns:
         yield "kept", ", ".join(run.job.kept_columns)
     yield "skipped", count(facts.skipped_rows, "row")
-    for change in run.history:
+    for change in facts.history:
         if change.documents:
             yield "erased", f"{count(change.documents, 'document')} (request {change.request})"
     yield "made with", ", ".join(f"{name} {version}" for name, version in run.versions.items())

@@ -14,7 +14,7 @@ from tokenmill.cli import loader, options, output
 from tokenmill.executors import progress_bar, terminal
 
 if TYPE_CHECKING:
-    from tokenmill.api.results import LocateResult
+    from tokenmill.results import LocateResult
 
 SHOWN_DOCUMENTS = 20
 

@@ -13,7 +13,7 @@ from tokenmill.executors import terminal
 from tokenmill.humanize import count, escape_control_characters
 
 if TYPE_CHECKING:
-    from tokenmill.api.results import MixResult, MixStage
+    from tokenmill.results import MixResult, MixStage
 
 
 @click.command(

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, fields
+from functools import partial
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 
+from tokenmill.errors import PYTHON_NAMES
 from tokenmill.executors import terminal
 from tokenmill.system import storage_settings
+from tokenmill.system.arguments import Option, types_of
 from tokenmill.system.limits import require_limits
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -18,16 +23,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # With more options than these, help puts them under headings.
 MAX_FLAT = 12
 HEADINGS = {
-    "Text and tokenizer": "--tokenizer --like --version --split --config --engine --eot --bos",
-    "Columns": "--column --template --null --special --template-special --join --separator --keep",
-    "Selection": "--where --deny --dedup --min-tokens --max-tokens",
-    "Output": "--out",
-    "Exports": "--to --val --shuffle --shard-tokens --tail --eot-position --dtype --sequence-tokens --name --columns"
-    " --with",
-    "Machine": "--workers --memory --unit-bytes --limit-units --force --metrics",
-    "Clusters": "--on --rank --of",
-    "Bad documents": "--on-bad --max-bad --max-skipped --document-timeout --max-document-bytes --quarantine-text",
-    "Resuming": "--retry-quarantine --repair --moved",
+    "Text and tokenizer": "--tokenizer",
+    **dict.fromkeys(("Columns", "Selection"), ""),
+    "Output": "--out --print-job",
+    **dict.fromkeys(("Exports", "Machine", "Clusters", "Bad documents", "Resuming"), ""),
     "Storage": "--endpoint --region --allow-http --cache",
     "General": "--json --quiet --debug --help --help-all",
 }
@@ -60,10 +59,29 @@ COMMON = {
 class Command(click.Command):
     """A command whose help lists many options under headings. It checks the limits of its process first.
 
-    The options of storage apply while it runs.
+    The options of storage apply while it runs. Options that a record declares (`declared`, or all) are made when they
+    are first needed. Those that are not given are no arguments of the function.
     """
 
     checks_limits = True
+
+    def __init__(
+        self, *arguments: Any, record: str = "PrepareOptions", declared: Sequence[str] | None = (), **attributes: Any
+    ) -> None:
+        self._declare: Callable[[], list[DeclaredOption]] | None = partial(_declared_options, record, declared)
+        super().__init__(*arguments, **attributes)
+
+    @property
+    def params(self) -> list[click.Parameter]:
+        """The arguments, the declared options and the others."""
+        if self._declare is not None:
+            arguments = sum(isinstance(each, click.Argument) for each in self._params)
+            self._params[arguments:arguments], self._declare = self._declare(), None
+        return self._params
+
+    @params.setter
+    def params(self, params: list[click.Parameter]) -> None:
+        self._params = params
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """The parameters, with --help-all if --help shows only the common options."""
@@ -78,6 +96,9 @@ class Command(click.Command):
             if "numpy" not in sys.modules:  # else this is the process of another program, and it is too late
                 # numpy does no linear algebra here, and its threads count toward the process limit.
                 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        for option in self.params:
+            if isinstance(option, DeclaredOption) and ctx.params[option.name] in (None, ()):
+                del ctx.params[option.name]
         with storage_settings.using(**ctx.meta.get(_SETTINGS, {})):
             return super().invoke(ctx)
 
@@ -90,6 +111,53 @@ class Command(click.Command):
         for heading, section in by_heading.items():
             with formatter.section(heading):
                 formatter.write_dl([option.get_help_record(ctx) or ("", "") for option in section])
+
+
+def _seed(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a seed. Give a whole number: --shuffle 1337.") from None
+
+
+# The types of options whose values are explained.
+TYPES = {"shuffle": _seed}
+
+
+class DeclaredOption(click.Option):
+    """An option that a field of a record declares."""
+
+    name: str
+
+    def __init__(self, field: Field[Any], hint: Any) -> None:
+        about: Option = field.metadata["option"]
+        self.heading = about.heading
+        kinds = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
+        choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
+        number = click.IntRange(about.least) if about.least is not None else TYPES.get(field.name)
+        flag = next((flag for flag, name in PYTHON_NAMES.items() if name == field.name), field.name.replace("_", "-"))
+        default = about.unset or (field.default if field.default not in {None, (), False, MISSING} else "")
+        texts = [about.meaning, "Repeatable." if about.repeatable else "", f"[default: {default}]" if default else ""]
+        super().__init__(
+            [f"--{flag}", field.name, *([f"-{about.short}"] if about.short else [])],
+            type=click.Choice(choices) if choices else number,
+            is_flag=bool in kinds,
+            multiple=about.repeatable,
+            required=field.default is MISSING,
+            default=None,
+            metavar=about.metavar,
+            callback=unescape if about.escapes else None,
+            help=" ".join(filter(None, texts)),
+        )
+
+
+def _declared_options(record: str, names: Sequence[str] | None) -> list[DeclaredOption]:
+    from tokenmill import options  # noqa: PLC0415 - only for a command that runs or shows its help
+
+    declaration: type = getattr(options, record)
+    types = types_of(declaration)
+    named = [each for each in fields(declaration) if names is None or each.name in names]
+    return [DeclaredOption(each, types[each.name]) for each in named if each.metadata["option"].heading]
 
 
 def _show_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -121,7 +189,11 @@ def sections(command: click.Command, context: click.Context) -> dict[str, list[c
     by_heading: dict[str, list[click.Option]] = {heading: [] for heading in (REST, *headings)}
     for option in options:
         name = max(option.opts, key=len)
-        by_heading[next((heading for heading, names in headings.items() if name in names.split()), REST)].append(option)
+        own = option.heading if isinstance(option, DeclaredOption) else REST
+        by_heading[next((heading for heading, names in headings.items() if name in names.split()), own)].append(option)
+    common = COMMON.get(command.name or "", "").split()
+    for section in by_heading.values():
+        section.sort(key=lambda option: common.index(option.opts[0]) if option.opts[0] in common else len(common))
     return {heading: section for heading, section in by_heading.items() if section}
 
 
@@ -130,19 +202,12 @@ def example(*commands: str) -> str:
     return "\n  ".join(["\b\nExample:", *commands])
 
 
-def unescape_separator(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+def unescape(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
     r"""Replace the \n, \t, \r and \\ that were typed by the characters that they mean in code."""
     if value is None:
         return None
     parts = value.split("\\\\")
     return "\\".join(part.replace("\\n", "\n").replace("\\t", "\t").replace("\\r", "\r") for part in parts)
-
-
-def _seed(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not a seed. Give a whole number: --shuffle 1337.") from None
 
 
 def _remember_setting(context: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -160,142 +225,6 @@ def group(*options: Callable[[Function], Function]) -> Callable[[Function], Func
     return decorate
 
 
-tokenizers = group(
-    click.option(
-        "--tokenizer",
-        "-t",
-        multiple=True,
-        metavar="T",
-        help="gpt2, cl100k_base, ...; a model on the Hub (ORG/MODEL[@REVISION]); a .tiktoken file; "
-        "a tokenizer.json or its directory. If repeated: one store for each, DIR/T.",
-    ),
-    click.option(
-        "--like",
-        metavar="DIR",
-        help="Instead of --tokenizer: take tokenizer, bos, eot and all options about text of this store. none switches "
-        "one off: --keep none. Both stores can be read together.",
-    ),
-    click.option("--version", metavar="V", help="Version of a named dataset; `tokenmill datasets` lists them."),
-    click.option(
-        "--split",
-        multiple=True,
-        metavar="NAME",
-        help="Split to read of a directory or Hub dataset that has several; repeatable. all takes all of them.",
-    ),
-    click.option("--config", metavar="NAME", help="Config to read of such a dataset. [default: its card's default]"),
-    click.option("--column", metavar="NAME", help="Column with the text. [default: text, or the named dataset's own]"),
-    click.option(
-        "--separator",
-        metavar="TEXT",
-        callback=unescape_separator,
-        help="Document separator in .txt files, such as '\\n\\n'. [default: each file is one document]",
-    ),
-    click.option(
-        "--engine",
-        default="auto",
-        show_default=True,
-        type=click.Choice(["auto", "gigatoken", "tiktoken", "tokenizers"]),
-        help="Library that tokenizes. All give the same tokens.",
-    ),
-    click.option(
-        "--eot",
-        metavar="ID",
-        help="Token after each document: an id, its text, or none. [default: the tokenizer's end-of-text token]",
-    ),
-    click.option("--bos", metavar="ID", help="Token before each document: an id, its text, or none. [default: none]"),
-)
-
-units = group(
-    click.option("--unit-bytes", metavar="SIZE", help="Text per unit of work. [default: 1 to 64 MiB, by corpus size]"),
-    click.option("--limit-units", type=click.IntRange(1), metavar="N", help="Do only the first N units, for a trial."),
-)
-
-max_skipped = click.option(
-    "--max-skipped",
-    default="1%",
-    show_default=True,
-    metavar="FRACTION",
-    help="Fail with more rows without text than this: null, or without the column.",
-)
-
-bad_documents = group(
-    click.option(
-        "--on-bad",
-        default="quarantine",
-        show_default=True,
-        type=click.Choice(["quarantine", "fail"]),
-        help="On a bad document: record it in DIR/quarantine.jsonl, or fail.",
-    ),
-    click.option(
-        "--max-bad",
-        default="0.1%",
-        show_default=True,
-        metavar="FRACTION",
-        help="Fail with more bad documents than this.",
-    ),
-    max_skipped,
-    click.option(
-        "--document-timeout",
-        default="600",
-        show_default=True,
-        metavar="SECONDS",
-        help="A document that takes longer to tokenize is bad.",
-    ),
-    click.option(
-        "--max-document-bytes",
-        metavar="SIZE",
-        help="A longer document is bad. Fixed for the store. [default: 32 MiB]",
-    ),
-    click.option("--quarantine-text", is_flag=True, help="Also record the text of bad documents."),
-)
-
-resuming = group(
-    click.option("--retry-quarantine", is_flag=True, help="Redo the units that have documents in quarantine."),
-    click.option("--repair", is_flag=True, help="Check the content of every part, and redo damaged parts."),
-    click.option(
-        "--moved",
-        multiple=True,
-        metavar="OLD=NEW",
-        help="New path of a source or of a directory of sources; repeatable.",
-    ),
-)
-
-exports = group(
-    click.option(
-        "--val",
-        metavar="V",
-        help="Validation split: a fraction of documents (0.01 or 1%), split:NAME (a split of the sources), "
-        "first-shard, or none. [default: by format]",
-    ),
-    click.option("--shuffle", type=_seed, metavar="SEED", help="Shuffle all documents with this seed, such as 1337."),
-    click.option("--shard-tokens", metavar="N", help="Tokens per shard, such as 100M. [default: by format]"),
-    click.option(
-        "--tail",
-        type=click.Choice(["keep", "drop", "merge"]),
-        help="Last shard, if it is not full: keep it, drop it, or merge it with the one before. [default: by format]",
-    ),
-)
-
-export_details = group(
-    click.option(
-        "--eot-position",
-        type=click.Choice(["appended", "prepended"]),
-        help="Where the eot token is: appended to each document or prepended. [default: by format]",
-    ),
-    click.option(
-        "--dtype", type=click.Choice(["uint16", "int32", "uint32"]), help="Type of the tokens. [default: by vocabulary]"
-    ),
-    click.option("--sequence-tokens", metavar="N", help="Tokens per sequence, for mds. [default: 2048]"),
-    click.option("--name", metavar="NAME", help="Start of the file names, for llmc, build-nanogpt and megatron."),
-    click.option("--columns", metavar="NAME", help="Column of the tokens, for parquet. [default: input_ids]"),
-    click.option(
-        "--with",
-        "with_columns",
-        metavar="A,B,...",
-        help="Kept columns of the store to add to the files, for parquet. [default: none]",
-    ),
-)
-
 card = group(
     click.option("--card", metavar="DIR", help="Write a dataset card here: README.md and croissant.json."),
     click.option("--name", metavar="NAME", help="Name of the dataset. [default: the last DIR's name]"),
@@ -307,37 +236,6 @@ card = group(
 )
 # The parameters of a card's options.
 CARD_FIELDS = ("card", "name", "license", "description", "creator", "url", "published")
-
-workers = click.option(
-    "--workers", type=click.IntRange(1), metavar="N", help="Worker processes. [default: one per core]"
-)
-
-resources = group(
-    workers,
-    click.option(
-        "--memory", metavar="SIZE", help="Memory budget per machine, such as 8GB. [default: 70 % of available]"
-    ),
-)
-
-force = click.option("--force", is_flag=True, help="Start even if the disk seems too small.")
-
-executor = click.option(
-    "--on",
-    default="local",
-    show_default=True,
-    metavar="EXECUTOR",
-    help="Where the work runs: local, ray (the cluster of this machine), or ray://HOST:PORT.",
-)
-
-rank = group(
-    click.option(
-        "--rank",
-        type=click.IntRange(0),
-        metavar="I",
-        help="Number of this process, from 0, if several share the work. [default: set by Slurm or Kubernetes]",
-    ),
-    click.option("--of", type=click.IntRange(1), metavar="N", help="Number of processes that share the work."),
-)
 
 storage = group(
     click.option(
@@ -394,3 +292,26 @@ general = group(
     ),
     click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails."),
 )
+
+# The arguments and options of `prepare` and `plan` that are not declared in their record.
+sources = group(
+    click.argument("sources", nargs=-1, metavar="SOURCE..."),
+    click.option("--print-job", is_flag=True, help="Print these options as a file for --job, and exit."),
+    storage,
+    cache,
+    general,
+)
+
+
+def with_job(given: dict[str, Any], print_job: bool, needed: Sequence[str]) -> dict[str, Any]:
+    """The options that are given, with those of the job file. With `print_job`, print them and end the command."""
+    from tokenmill.api import job_file  # noqa: PLC0415 - for these commands only
+
+    context, arguments = click.get_current_context(), job_file.with_job(given)
+    if print_job:
+        terminal.echo(job_file.as_toml(arguments), nl=False)
+        context.exit()
+    for parameter in context.command.params:
+        if parameter.name in needed and not arguments.get(parameter.name):
+            raise click.MissingParameter(ctx=context, param=parameter)
+    return arguments

@@ -13,7 +13,7 @@ from tokenmill.executors.terminal import Styled
 from tokenmill.humanize import count, escape_control_characters, wrap
 
 if TYPE_CHECKING:
-    from tokenmill.api.results import ControlTokens, Estimate
+    from tokenmill.results import ControlTokens, Estimate
 
 Result = TypeVar("Result")
 Line = tuple[str, str]

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import tokenmill
-from tokenmill.cli import options, output, prepare, workers
+from tokenmill.cli import options, output, workers
 from tokenmill.humanize import count, duration, number, size
 
 if TYPE_CHECKING:
-    from tokenmill.api.results import PlanResult
-
-
-def _not_required(parameter: click.Parameter) -> click.Parameter:
-    """The output, which a plan takes and does not need; any other parameter as it is."""
-    if parameter.name != "out":
-        return parameter
-    optional = copy.copy(parameter)
-    optional.required = False
-    return optional
+    from tokenmill.results import PlanResult
 
 
 @click.command(
     cls=options.Command,
+    declared=None,
     short_help="Estimate what `prepare` will do and need.",
     epilog=options.example("tokenmill plan data/*.parquet --tokenizer gpt2 --to nanogpt"),
-    params=[_not_required(parameter) for parameter in prepare.prepare.params],
 )
-def plan(sources: tuple[str, ...], tokenizer: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
+@options.sources
+def plan(print_job: bool, as_json: bool, **given: Any) -> None:
     """Estimate the units, bytes, tokens, disk space and time of `prepare`. Nothing is written.
 
     It takes the options of `prepare`. Those that change nothing in the estimate are accepted.
     """
-    result = tokenmill.plan(sources, tokenizer=list(tokenizer), **arguments, reporter=workers.reporter())
+    arguments = options.with_job(given, print_job, needed=("sources",))
+    result = tokenmill.plan(**arguments, reporter=workers.reporter())
     output.show(result, as_json, _lines)
 
 

@@ -12,7 +12,7 @@ from tokenmill.cli import export, options, output, workers
 from tokenmill.humanize import count, duration, number, size
 
 if TYPE_CHECKING:
-    from tokenmill.api.results import PrepareResult
+    from tokenmill.results import PrepareResult
 
 # A run of less text shows no speed: it would measure the start of the workers.
 MIN_MEASURED_BYTES = 100_000
@@ -20,6 +20,7 @@ MIN_MEASURED_BYTES = 100_000
 
 @click.command(
     cls=options.Command,
+    declared=None,
     short_help="Tokenize sources into a store, and export it.",
     epilog=options.example(
         "tokenmill prepare data/*.parquet --tokenizer gpt2 --out tokens",
@@ -27,70 +28,8 @@ MIN_MEASURED_BYTES = 100_000
         "tokenmill prepare fineweb-edu --version 10B -t gpt2 --out s3://bucket/run",
     ),
 )
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@options.tokenizers
-@click.option(
-    "--out", "-o", required=True, metavar="DIR", help="Directory of the store. An unfinished run in it is resumed."
-)
-@click.option(
-    "--join", metavar="TEXT", callback=options.unescape_separator, help="Between strings of a list. [default: \\n]"
-)
-@click.option(
-    "--template",
-    metavar="TEXT",
-    callback=options.unescape_separator,
-    help="Several columns as one text: '{title}\\n\\n{text}'.",
-)
-@click.option(
-    "--null",
-    type=click.Choice(["skip", "empty"]),
-    help="A null in a column of --template: skip the row, or empty text. [default: skip]",
-)
-@click.option(
-    "--special",
-    type=click.Choice(["text", "parse", "refuse"]),
-    help="Special tokens that columns spell: text, the token, or a bad document. [default: text]",
-)
-@click.option(
-    "--template-special",
-    type=click.Choice(["parse", "text"]),
-    help="Special tokens that --template spells: the token, or text. Needed if it spells one.",
-)
-@click.option("--keep", metavar="NAMES", help="Columns of the sources to keep in the store, such as id,url.")
-@click.option(
-    "--deny", metavar="FILE", help="Leave out the rows that this file of JSON Lines names: value, host or row."
-)
-@click.option("--where", metavar="EXPR", help="Filter on columns: \"language = 'en' and score > 0.8\".")
-@click.option(
-    "--dedup",
-    type=click.Choice(["exact", "none"]),
-    help="Leave out documents whose text is equal to that of an earlier one.",
-)
-@click.option("--min-tokens", metavar="N", help="Leave out documents with fewer tokens.")
-@click.option("--max-tokens", metavar="N", help="Leave out documents with more tokens.")
-@options.resources
-@options.force
-@options.executor
-@options.rank
-@options.units
-@options.bad_documents
-@options.resuming
-@click.option(
-    "--to",
-    multiple=True,
-    metavar="FORMAT",
-    help="Also export to DIR/FORMAT; repeatable. `tokenmill export` has more options.",
-)
-@options.exports
-@click.option(
-    "--metrics",
-    metavar="FILE",
-    help="Metrics for Prometheus, replaced every few seconds; or otlp, for an OpenTelemetry collector.",
-)
-@options.storage
-@options.cache
-@options.general
-def prepare(sources: tuple[str, ...], tokenizer: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
+@options.sources
+def prepare(print_job: bool, as_json: bool, **given: Any) -> None:
     """Tokenize sources into a store. With --to, also export the store.
 
     A SOURCE is a file, a directory or a glob, local or at s3://, gs://, az:// or hf://datasets/. The files are Parquet,
@@ -101,10 +40,10 @@ def prepare(sources: tuple[str, ...], tokenizer: tuple[str, ...], as_json: bool,
     """
     from tokenmill.api.preload import worker_modules  # noqa: PLC0415 - after click has checked the options
 
-    with workers.start_workers(worker_modules(arguments["engine"], tokenizer), arguments["on"]) as executor:
-        result = tokenmill.prepare(
-            sources, tokenizer=list(tokenizer), **arguments, reporter=workers.reporter(), executor=executor
-        )
+    arguments = options.with_job(given, print_job, needed=("sources", "out"))
+    engine, on = arguments.get("engine", "auto"), arguments.get("on", "local")
+    with workers.start_workers(worker_modules(engine, arguments.get("tokenizer", ())), on) as executor:
+        result = tokenmill.prepare(**arguments, reporter=workers.reporter(), executor=executor)
     output.show_groups(result, as_json, _groups, after_progress=True)
 
 

@@ -13,13 +13,14 @@ from tokenmill.errors import UsageError
 from tokenmill.executors import terminal
 
 if TYPE_CHECKING:
-    from tokenmill.api.results import ReportResult
+    from tokenmill.results import ReportResult
 
 STANDARD_OUTPUT = "-"
 
 
 @click.command(
     cls=options.Command,
+    declared=("workers", "memory"),
     short_help="Write an HTML page with charts of a store and its run.",
     epilog=options.example(
         "tokenmill report tokens --by language",
@@ -33,7 +34,6 @@ STANDARD_OUTPUT = "-"
     "--out", "-o", metavar="FILE", help="File of the page; - prints it. [default: report.html in the last DIR]"
 )
 @options.card
-@options.resources
 @options.storage
 @options.general
 def report(directory: tuple[str, ...], out: str | None, as_json: bool, **arguments: Any) -> None:

@@ -13,8 +13,8 @@ from tokenmill.executors import terminal
 from tokenmill.humanize import count, duration, escape_control_characters, number, size
 
 if TYPE_CHECKING:
-    from tokenmill.api.results import Breakdown, History, Statistics
     from tokenmill.cli.bar_charts import Bar
+    from tokenmill.results import Breakdown, History, Statistics
 
 SHOWN_BARS = 10
 # The quantiles that fit into a line. The median is in the line above.
@@ -30,12 +30,12 @@ by_column = click.option(
 
 @click.command(
     cls=options.Command,
+    declared=("workers", "memory"),
     short_help="Show lengths, sources and frequent tokens of a store.",
     epilog=options.example("tokenmill stats tokens --by language", "tokenmill stats tokens-2025 tokens-2026"),
 )
 @click.argument("directory", metavar="DIR...", nargs=-1, required=True)
 @by_column
-@options.resources
 @options.storage
 @options.general
 def stats(directory: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
@@ -107,7 +107,7 @@ def _skipped(statistics: Statistics) -> str:
 
 def _run(history: History) -> str:
     speed = f", {number(history.tokens / history.working_seconds)} tokens/s" if history.working_seconds else ""
-    memory = f", at most {size(history.memory[0].peak_bytes)} each" if history.memory else ""
+    memory = f", at most {size(history.peak_bytes)} each" if history.peak_bytes else ""
     worker_text = f", {count(history.workers, 'worker')}{memory}" if history.workers else ""
     counts = ((sum(history.deaths.values()), "death"), (sum(history.failures.values()), "failure"))
     trouble = "".join(f", {count(number, what)}" for number, what in counts if number)

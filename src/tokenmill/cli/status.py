@@ -14,7 +14,7 @@ from tokenmill.executors import terminal
 from tokenmill.humanize import count, duration, number, size
 
 if TYPE_CHECKING:
-    from tokenmill.api.results import StatusResult
+    from tokenmill.results import StatusResult
 
 
 @click.command(
@@ -24,27 +24,19 @@ if TYPE_CHECKING:
 )
 @click.argument("directory", metavar="DIR")
 @click.option("--watch", is_flag=True, help="Update every second (in a bucket: every five) until the run ends.")
-@click.option("--html", metavar="FILE", help="Write a page that shows the progress; with --watch, again and again.")
 @options.storage
 @options.general
-def status(directory: str, watch: bool, html: str | None, as_json: bool) -> None:
+def status(directory: str, watch: bool, as_json: bool) -> None:
     """Show the progress of a run, which may be in another process or on other machines."""
-    from tokenmill.api.status import StatusWatch, write_status_page  # noqa: PLC0415 - heavy
+    from tokenmill.api.status import StatusWatch  # noqa: PLC0415 - heavy
 
     run = StatusWatch(directory)
-
-    def read() -> StatusResult:
-        state = run.read()
-        if html is not None:
-            write_status_page(html, state)
-        return state
-
-    state = read()
+    state = run.read()
     is_watched = watch and state.state == "running"
     while watch and state.state == "running":
         terminal.replace_line(_one_line(state))
         time.sleep(run.interval_seconds)
-        state = read()
+        state = run.read()
     if is_watched and sys.stderr.isatty():
         terminal.echo(err=True)  # keep the last line
     output.show_groups(state, as_json, _groups)

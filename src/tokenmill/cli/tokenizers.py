@@ -13,7 +13,7 @@ from tokenmill.executors import progress_bar, terminal
 from tokenmill.humanize import size
 
 if TYPE_CHECKING:
-    from tokenmill.api.results import TokenizerFamily, TokenizerInfo
+    from tokenmill.results import TokenizerFamily, TokenizerInfo
 
 SHOWN_TOKENS = 6
 MIN_COLUMNS = 40

@@ -12,11 +12,12 @@ from tokenmill.cli import options, output, workers
 from tokenmill.humanize import count, duration
 
 if TYPE_CHECKING:
-    from tokenmill.api.results import VerifyResult
+    from tokenmill.results import VerifyResult
 
 
 @click.command(
     cls=options.Command,
+    declared=("workers", "on"),
     short_help="Check a store or an export, byte by byte.",
     epilog=options.example("tokenmill verify tokens --sample 0.01"),
 )
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     help="Also tokenize this fraction of the documents with the reference engine, and compare the tokens.",
 )
 @click.option("--all", "every", is_flag=True, help="The same with every document.")
-@options.workers
-@options.executor
 @options.storage
 @options.general
 def verify(directory: tuple[str, ...], every: bool, as_json: bool, **arguments: Any) -> None:

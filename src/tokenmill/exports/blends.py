@@ -10,7 +10,7 @@ import numpy as np
 
 from tokenmill.errors import IncompleteStore, JobChanged, UsageError
 from tokenmill.exports import records
-from tokenmill.exports.job import MANIFEST, left_out_changes, read_frozen
+from tokenmill.exports.job import is_complete, left_out_changes, read_frozen, stores_digest
 from tokenmill.exports.write_shard import split_folder
 from tokenmill.storage import folder_at
 from tokenmill.store.collection import open_collection
@@ -73,11 +73,11 @@ def _exported(source: BlendSource, format_name: str, total: int) -> _Exported:
     held_out = "" if source.val is None else f" --val {source.val}"
     command = f"tokenmill export {' '.join(source.stores)} --to {format_name}{held_out}"
     frozen = read_frozen(folder)
-    if frozen is None or not folder.exists(MANIFEST):
+    if frozen is None or not is_complete(folder):
         state = "is not exported" if frozen is None else "is not exported completely"
         raise IncompleteStore(f"the source {source.name} {state} to {format_name}", f"Run `{command}`.")
     stores = open_collection(source.stores)
-    if stores.digest_at(left_out_changes(frozen, stores)) != frozen.job.store:
+    if stores_digest(stores, left_out_changes(frozen, stores)) != frozen.job.store:
         raise JobChanged(
             f"the export of {source.name} is of other stores", f"export       {folder.root}", f"Run `{command}` again."
         )
@@ -88,7 +88,7 @@ def _exported(source: BlendSource, format_name: str, total: int) -> _Exported:
             f"--val        of the export {frozen.job.val or 'none'}, of the recipe {source.val}",
             f"Remove the directory and run `{command}`.",
         )
-    manifest = records.read_manifest(folder, frozen.job.digest())
+    manifest = records.read_manifest(folder, frozen.job.digest()).rows
     rows = zip(manifest["split"].to_pylist(), manifest["files"].to_pylist(), strict=True)
     files = list(dict.fromkeys(folder.path(files[0]["name"]) for split, files in rows if split == "train"))
     if not files:

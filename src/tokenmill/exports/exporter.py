@@ -16,9 +16,11 @@ from tokenmill.executors.fan_out import FanOut
 from tokenmill.exports import job as names
 from tokenmill.exports import records, shards
 from tokenmill.exports.advice import larger_val, split_notices, trainer_usage
+from tokenmill.exports.converge import converge
 from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.formats import find_format
 from tokenmill.exports.formats.protocol import CompletedSplit, ShardRecord, WrittenFile
+from tokenmill.exports.records import ExportManifest
 from tokenmill.exports.result import ExportResult, by_split, exported_split
 from tokenmill.exports.shards import Counts, ShardTask
 from tokenmill.exports.sort_documents import Ordering, chunks
@@ -80,45 +82,56 @@ class Exporter:
             say(f"note: {notice}")
 
     def run(self) -> None:
-        """Plan, write the missing shards and publish the manifest. Work of earlier calls is kept if it is intact."""
+        """Plan, write the missing shards, publish the manifest, and erase what was erased from the stores meanwhile.
+
+        Work of earlier calls is kept if it is intact.
+        """
         ordering = Ordering(self.context, self.manifest, self.fan_out)
         plan = self._plan(ordering)
         self.skipped = shards.skipped_tokens(plan)
+        listed = self._read_manifest()
         committed = self._read_records(np.flatnonzero(records.committed(self.folder, len(plan))))
+        if listed is not None:  # an erasure gives a shard other files, and leaves its record
+            files = listed.files
+            committed = [msgspec.structs.replace(one, files=files.get(one.shard, one.files)) for one in committed]
         intact = self._intact(plan, committed)
         missing = np.setdiff1d(np.arange(len(plan)), [record.shard for record in intact])
         if len(missing):
-            self.folder.discard(names.MANIFEST)
             ordering.sort()  # a complete export has removed the sorted runs of its shuffle
             self._write(plan, missing)
         self.records = sorted([*intact, *self.written], key=lambda record: record.shard)
         splits = by_split(self.records)
         for notice in split_notices(self.job, splits, self.skipped, self._store_tokens(), self._val_advice):
             self._note(notice)
-        if not self._is_complete():
+        if len(missing) or not self._is_complete(listed):
             self.others = []
-            self.folder.discard(names.MANIFEST)
             started = time.monotonic()
-            self._finish()
+            self._finish(listed)
             self.write_seconds += (time.monotonic() - started) if self.written else 0.0
         self.folder.remove(names.RUNS)
+        converge(self.folder, self.context.frozen, self.fan_out)
 
-    def _is_complete(self) -> bool:
+    def _read_manifest(self) -> ExportManifest | None:
+        """Read the last manifest of an export that was complete. A damaged one is discarded, with a notice."""
+        for number in reversed(names.manifest_numbers(self.folder)):
+            try:
+                return records.read_manifest(self.folder, self.job.digest())
+            except CorruptStore:
+                self._note("the manifest is damaged; it is written again")
+                self.folder.discard(names.manifest_file(number))
+        return None
+
+    def _is_complete(self, listed: ExportManifest | None) -> bool:
         """Return whether the manifest lists these shards, and all files are finalized and as it describes them."""
-        if not self.folder.exists(names.MANIFEST):
+        if listed is None:
             return False
         regions = {record.files[0].name for record in self.records} if self.job.shard_tokens is None else set()
         if not all(map(self.folder.exists, regions)):
             return False
-        try:
-            manifest = records.read_manifest(self.folder, self.job.digest())
-            self.others = records.read_others(manifest)
-            is_listed = manifest.to_pylist() == records.manifest(self.records, self.others).to_pylist()
-        except CorruptStore:
-            is_listed = False
-        if not is_listed:
-            self._note(f"{names.MANIFEST} is damaged; it is written again")
+        if listed.rows.to_pylist() != records.manifest_rows(self.records).to_pylist():
+            self._note("the manifest is damaged; it is written again")
             return False
+        self.others = listed.others
         files = {index: (_byte_range(file, 0, file.bytes),) for index, file in enumerate(self.others)}
         wrong = [self.others[index].name for index in sorted(files.keys() - self._as_written(files))]
         for name in wrong:
@@ -266,8 +279,8 @@ class Exporter:
             self.notices.append(notice)
         self.fan_out.report.say(f"note: {notice}")
 
-    def _finish(self) -> None:
-        """Write the files that need every shard, then the manifest, which completes the export."""
+    def _finish(self, listed: ExportManifest | None) -> None:
+        """Write the files that need every shard, then a manifest, unless the last one lists these files."""
         self.folder.sync_directory(names.RECORDS)
         for split, of_split in by_split(self.records).items():
             file = of_split[0].files[0].name if self.job.shard_tokens is None else None
@@ -279,7 +292,10 @@ class Exporter:
             completed = CompletedSplit(folder, self.job.dtype, of_split, lengths, self.job.sequence_tokens, file)
             self.others += self.format.finish(self.folder, completed)
             self.folder.sync_directory(folder)
-        records.publish_manifest(self.folder, records.manifest(self.records, self.others), self.job.digest())
+        versions = tuple(store.version for store in self.context.frozen.stores)  # later erasures may be in shards, too
+        rows, number = records.manifest_rows(self.records), 0 if listed is None else listed.number + 1
+        if listed is None or (rows.to_pylist(), self.others) != (listed.rows.to_pylist(), listed.others):
+            records.publish_next(self.folder, ExportManifest(number, rows, self.others, versions), self.job.digest())
 
     def _finalize(self, file: str, size: int) -> None:
         """Make one file of its regions. An object store has to join them, which takes a while."""

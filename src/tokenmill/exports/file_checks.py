@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import msgspec
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore
 from tokenmill.exports.job import restart_advice
 from tokenmill.storage import Folder
+from tokenmill.storage.digest import hash_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_parquet
 from tokenmill.store import tables
@@ -22,16 +21,23 @@ _PREFIX = b"tokenmill."
 
 
 class TableChecksum(msgspec.Struct, frozen=True):
-    """The digest of a table's export, and the SHA-256 of the table's rows and other metadata."""
+    """The digest of a table's export, and the BLAKE3 of the table's rows and other metadata."""
 
     export: str
-    sha256: str
+    blake3: str
 
 
-def publish_checked(folder: Folder, name: str, table: pa.Table, key: bytes, export: str) -> None:
+def publish_checked(  # noqa: PLR0913 - a table, and where it belongs
+    folder: Folder, name: str, table: pa.Table, key: bytes, export: str, *, if_absent: bool = False
+) -> None:
     """Publish a table with a TableChecksum under this metadata key."""
     checksum = msgspec.json.encode(TableChecksum(export, _checksum(table, key)))
-    tables.publish_table(folder, name, table.replace_schema_metadata({**(table.schema.metadata or {}), key: checksum}))
+    tables.publish_table(
+        folder,
+        name,
+        table.replace_schema_metadata({**(table.schema.metadata or {}), key: checksum}),
+        if_absent=if_absent,
+    )
 
 
 def read_checked(folder: Folder, name: str, schema: pa.Schema, key: bytes, export: str) -> pa.Table:
@@ -41,7 +47,7 @@ def read_checked(folder: Folder, name: str, schema: pa.Schema, key: bytes, expor
         checksum = decode((table.schema.metadata or {}).get(key, b""), TableChecksum)
     except MalformedDataError as damage:
         raise damaged(folder, name, str(damage)) from damage
-    if checksum.sha256 != _checksum(table, key):
+    if checksum.blake3 != _checksum(table, key):
         raise damaged(folder, name, "its rows are not those that its checksum was taken of")
     if checksum.export != export:
         raise CorruptStore(f"{folder.path(name)} is of another export", restart_advice(folder))
@@ -54,8 +60,8 @@ def damaged(folder: Folder, name: str, reason: str) -> CorruptStore:
 
 
 def _checksum(table: pa.Table, key: bytes) -> str:
-    """Return the SHA-256 of the rows and of tokenmill's metadata, without the checksum itself."""
+    """Return the BLAKE3 of the rows and of tokenmill's metadata, without the checksum itself."""
     metadata = table.schema.metadata or {}
     ours = [[name, metadata[name]] for name in sorted(metadata) if name.startswith(_PREFIX)]
     others = [entry for entry in ours if entry[0] != key]
-    return hashlib.sha256(msgspec.json.encode([table.to_pylist(), others])).hexdigest()
+    return hash_of(msgspec.json.encode([table.to_pylist(), others]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import re
 import shlex
@@ -10,13 +9,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tokenmill.errors import CorruptStore, IncompleteStore, JobChanged, StoreError, UsageError
+from tokenmill.errors import CorruptStore, JobChanged, StoreError, UsageError
 from tokenmill.exports.formats import FORMATS
-from tokenmill.exports.formats.protocol import EndTokenPosition, ExportedColumn, Tail
+from tokenmill.exports.formats.protocol import ExportedColumn
+from tokenmill.options import EndTokenPosition, Tail
 from tokenmill.storage import Folder, folder_at, publish_new
-from tokenmill.storage.digest import differences, digest_of
+from tokenmill.storage.digest import differences, digest_of, hash_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
+from tokenmill.store.chain import StoreVersion, require_version
 from tokenmill.store.collection import Collection
 from tokenmill.store.held_out import split_name
 
@@ -27,14 +28,15 @@ EXPORT = f"{STATE}/export.json"
 PLAN = f"{STATE}/plan.parquet"
 RECORDS = f"{STATE}/shards"
 RUNS = f"{STATE}/runs"
-MANIFEST = f"{STATE}/manifest.parquet"
 LOCK = f"{STATE}/lock"
 
-# The shards that an erasure replaces. While it exists, the export cannot be read.
-ERASING = f"{STATE}/erasing.json"
+# Numbered manifests. The first one completes the export; each erasure adds one. None is ever replaced.
+MANIFESTS = f"{STATE}/manifests"
 
-# The version of these files. Since 2, tables and records name their export and have checksums.
-FORMAT = 2
+_MANIFEST = re.compile(r"([0-9]{8,18})\.parquet")
+
+# The format of these files. It changes if a reader of before could misread them.
+FORMAT = 1
 
 # An export.json is smaller than this.
 EXPORT_BYTES = 1 << 20
@@ -111,12 +113,12 @@ class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def identity(self) -> dict[str, str]:
         """Return the choices that decide the bytes, by the names that users know."""
-        chosen = {} if self.selection is None else {"recipe": f"sha256 {digest_of(self.selection)}"}
+        chosen = {} if self.selection is None else {"recipe": f"blake3 {digest_of(self.selection)}"}
         if self.with_columns:
             chosen["--with"] = ", ".join(f"{column.name} ({column.type})" for column in self.with_columns)
         return {
             "--to": self.format,
-            "store": f"sha256 {self.store}",
+            "store": f"blake3 {self.store}",
             "tokenizer": self.tokenizer,
             "--dtype": self.dtype,
             "--eot-position": f"{self.end} ({self.end_token})",
@@ -131,18 +133,20 @@ class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
         }
 
     def digest(self) -> str:
-        """Return the SHA-256 of the identity in canonical JSON."""
+        """Return the BLAKE3 of the identity in canonical JSON."""
         return digest_of(self.identity())
 
 
 class ExportedStore(msgspec.Struct, frozen=True):
-    """One of several stores that were exported together. Its sources are numbered after those of the stores before it.
+    """One of the stores of an export. Its sources are numbered after those of the stores before it.
 
-    `directory` is empty if the export is inside the store. `digest` is the digest of its parts.
+    `directory` is empty if the export is inside the store. `version` is that of the store when the export was begun:
+    documents that were erased before are not in the export. Those that are erased later stay in it as end tokens.
     """
 
     directory: str
-    digest: str
+    identity: str
+    version: StoreVersion
     parts: int
     sources: int
 
@@ -151,14 +155,13 @@ class FrozenExport(msgspec.Struct, frozen=True):
     """The content of export.json: the job, and how its work is divided, which does not change the files.
 
     `bins` is the number of key ranges of the shuffle, `run_tokens` the number of tokens that are sorted at once.
-    `store` is the directory of the store, or empty if the export is inside it; of several stores, a record for each.
     `checksum` covers all other fields.
     """
 
     job: ExportJob
     bins: int
     run_tokens: int
-    store: str | tuple[ExportedStore, ...] = ""
+    stores: tuple[ExportedStore, ...] = ()
     format: int = FORMAT
     checksum: str = ""
 
@@ -167,29 +170,20 @@ class FrozenExport(msgspec.Struct, frozen=True):
         return digest_of({"export": self.job.digest(), "bins": str(self.bins), "run_tokens": str(self.run_tokens)})
 
     def directories(self, export: Folder) -> list[str]:
-        """Return the directories of the exported stores, as far as they are known."""
+        """Return the directories of the exported stores. Empty if the export was moved out of a store."""
         parent = export.root.rpartition("/")[0]
-        if isinstance(self.store, str):
-            is_inside = bool(parent) and folder_at(parent).exists(layout.RUN)
-            return [parent] if is_inside else [self.store] * bool(self.store)
-        return [store.directory or parent for store in self.store]
+        if all(store.directory for store in self.stores) or (parent and folder_at(parent).exists(layout.RUN)):
+            return [store.directory or parent for store in self.stores]
+        return []
 
     def with_checksum(self) -> FrozenExport:
         """Return a copy with its checksum."""
         fields = msgspec.structs.replace(self, checksum="")
-        return msgspec.structs.replace(fields, checksum=hashlib.sha256(msgspec.json.encode(fields)).hexdigest())
+        return msgspec.structs.replace(fields, checksum=hash_of(msgspec.json.encode(fields)))
 
 
-def read_frozen(folder: Folder, *, unfinished_too: bool = False) -> FrozenExport | None:
-    """Read the export of a directory, or None without an export. Raises CorruptStore if only export.json is missing.
-
-    An export in which an erasure is not finished is refused, unless `unfinished_too` is set.
-    """
-    if not unfinished_too and folder.exists(ERASING):
-        raise IncompleteStore(
-            f"an erasure in the export {folder.root} is not finished",
-            "Run the same `tokenmill erase` again. Other commands on the store of the export name it.",
-        )
+def read_frozen(folder: Folder) -> FrozenExport | None:
+    """Read the export of a directory, or None without an export. Raises CorruptStore if only export.json is missing."""
     if not folder.exists(EXPORT):
         begun = is_begun(folder)
         if not folder.exists(EXPORT):  # checked again: another machine may have just published it, and then its plan
@@ -197,9 +191,9 @@ def read_frozen(folder: Folder, *, unfinished_too: bool = False) -> FrozenExport
                 raise CorruptStore(f"{folder.path(EXPORT)} is missing", restart_advice(folder))
             return None
     try:
-        frozen = decode(folder.read(EXPORT, EXPORT_BYTES), FrozenExport)
-        if frozen.format != FORMAT:
-            raise StoreError(f"{folder.root} was exported by another version of tokenmill", restart_advice(folder))
+        data = folder.read(EXPORT, EXPORT_BYTES)
+        layout.refuse_other_format(folder, data, FORMAT, restart_advice(folder))
+        frozen = decode(data, FrozenExport)
         _check(frozen)
     except MalformedDataError as damage:
         raise CorruptStore(
@@ -210,7 +204,23 @@ def read_frozen(folder: Folder, *, unfinished_too: bool = False) -> FrozenExport
 
 def is_begun(folder: Folder) -> bool:
     """Return whether the directory has the plan of an export. Shards are written after the plan."""
-    return folder.exists(PLAN) or folder.exists(MANIFEST)
+    return folder.exists(PLAN) or is_complete(folder)
+
+
+def is_complete(folder: Folder) -> bool:
+    """Return whether the export in a directory was complete once."""
+    return bool(manifest_numbers(folder))
+
+
+def manifest_file(number: int) -> str:
+    """Return the name of a manifest."""
+    return f"{MANIFESTS}/{number:08d}.parquet"
+
+
+def manifest_numbers(folder: Folder) -> list[int]:
+    """Return the numbers of the manifests of an export, in order. The last one describes its files."""
+    names = map(_MANIFEST.fullmatch, folder.names(MANIFESTS))
+    return sorted(int(match[1]) for match in names if match is not None)
 
 
 def restart_advice(folder: Folder) -> str:
@@ -231,30 +241,38 @@ def left_out_changes(before: FrozenExport | None, stores: Collection) -> list[in
     """Return how many changes of each store the export knows: the documents that these erased are not in it.
 
     A new export knows all of them. Documents that were erased after an export was begun stay in it as end tokens, so
-    that no other document moves.
+    that no other document moves. Raises CorruptStore if a store does not have the version that the export names.
     """
-    current = stores.changes
-    if before is None:
-        return current
-    digests = [before.job.store] if isinstance(before.store, str) else [store.digest for store in before.store]
-    if len(digests) != len(current):
-        return current
-    pairs = list(zip(stores.members, digests, strict=True))
-    if not all(digest in member.versions for member, digest in pairs):
-        return current
-    return [member.versions.index(digest) for member, digest in pairs]
+    heads = [member.head for member in stores.members]
+    if before is None or [store.identity for store in before.stores] != [head.identity for head in heads]:
+        return [head.number for head in heads]
+    for member, store in zip(stores.members, before.stores, strict=True):
+        require_version(member.folder, member.head, store.version)
+    return [store.version.number for store in before.stores]
 
 
-def stores_in(export: Folder, stores: Collection, changes: list[int]) -> str | tuple[ExportedStore, ...]:
-    """Return the value of `FrozenExport.store`. A store that contains the export is named by an empty string."""
+def stores_in(export: Folder, stores: Collection, changes: Sequence[int]) -> tuple[ExportedStore, ...]:
+    """Return the stores of an export, at these versions. One that contains the export is named by an empty string."""
     parent = export.root.rpartition("/")[0]
-    directories = ["" if directory == parent else directory for directory in stores.directories]
-    if len(directories) == 1:
-        return directories[0]
     return tuple(
-        ExportedStore(directory, member.versions[count], len(member.manifest), member.run.sources)
-        for directory, member, count in zip(directories, stores.members, changes, strict=True)
+        ExportedStore(
+            directory="" if member.directory == parent else member.directory,
+            identity=member.head.identity,
+            version=member.head.version_at(count),
+            parts=len(member.manifest),
+            sources=member.run.sources,
+        )
+        for member, count in zip(stores.members, changes, strict=True)
     )
+
+
+def stores_digest(stores: Collection, changes: Sequence[int]) -> str:
+    """Return the digest of what an export of some stores is made from, at these versions.
+
+    A store's sources are numbered after those of the stores before it, also sources without a document.
+    """
+    pairs = zip(stores.members, changes, strict=True)
+    return digest_of([(one.head.identity, one.head.version_at(count), one.run.sources) for one, count in pairs])
 
 
 def _check(frozen: FrozenExport) -> None:
@@ -331,8 +349,8 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
             "The store is not affected. Use the original options, or remove only this export and run the command again,"
             " or keep both: `tokenmill export STORE --out OTHER` writes to another directory.",
         )
-    if before.store != export.store:  # the store has moved
-        before = msgspec.structs.replace(before, store=export.store).with_checksum()
+    if before.stores != export.stores:  # a store has moved
+        before = msgspec.structs.replace(before, stores=export.stores).with_checksum()
         layout.publish_json(folder, EXPORT, before)
     return before
 

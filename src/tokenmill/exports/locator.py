@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tokenmill.errors import USAGE, JobChanged, StoreError, UsageError
 from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.formats import FORMATS
-from tokenmill.exports.job import EXPORT, MANIFEST, STATE, exports_in, is_begun, left_out_changes
+from tokenmill.exports.job import EXPORT, STATE, exports_in, is_begun, is_complete, left_out_changes, stores_digest
 from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.trace import ExportIndex, ShardLocation, in_store, no_tokens
 from tokenmill.humanize import Readable
@@ -123,7 +123,7 @@ def _copied(path: str, store: str) -> tuple[Folder, str] | None:
         return None
     for name in exports_in(inside):
         folder = folder_at(inside.path(name))
-        if folder.exists(MANIFEST) and (same := ExportIndex(folder).find_copy(beside, last)) is not None:
+        if is_complete(folder) and (same := ExportIndex(folder).find_copy(beside, last)) is not None:
             return folder, same
     return None
 
@@ -132,7 +132,7 @@ def exported_stores(export: ExportIndex, given: Sequence[str]) -> Store:
     """Return the stores of an export: the given ones, or those that it names or that contains it."""
     root = export.folder.root
     directories = given or export.frozen.directories(export.folder)
-    if not given and isinstance(export.frozen.store, str) and directories != [root.rpartition("/")[0]]:
+    if not directories:
         raise UsageError("the store of this export is not known", f"export       {root}", "Give it with --store DIR.")
     store = Store(directories, is_repeated=export.job.selection is not None)
     if not _is_version(export, store):
@@ -145,7 +145,7 @@ def exported_stores(export: ExportIndex, given: Sequence[str]) -> Store:
 def _is_version(export: ExportIndex, store: Store) -> bool:
     """Whether an export was made from these stores, as they are or as they were before documents were erased."""
     changes = left_out_changes(export.frozen, store.collection)
-    return store.collection.digest_at(changes) == export.job.store
+    return stores_digest(store.collection, changes) == export.job.store
 
 
 class Locator:
@@ -161,19 +161,20 @@ class Locator:
         exports, skipped = {}, {}
         for name in FORMATS:
             inside = folder_at(folder.path(name))
-            if not inside.exists(MANIFEST):
+            if not is_complete(inside):
                 if inside.exists(EXPORT):
                     skipped[name] = "not complete"
                 continue
             try:
                 export = ExportIndex(inside)
+                is_version = _is_version(export, self._store)
             except StoreError as error:
                 skipped[name] = error.headline
                 continue
-            if _is_version(export, self._store):
+            if is_version:
                 exports[name] = export
             else:
-                several = not isinstance(export.frozen.store, str)
+                several = len(export.frozen.stores) > 1
                 skipped[name] = "exported together with other stores" if several else "exported from another store"
         return exports, skipped
 
@@ -197,7 +198,7 @@ class Locator:
                 reason = (
                     f"row {origin.row} of source {origin.source}, which a record names, is not like that in the store"
                 )
-                raise damaged(export.folder, MANIFEST, reason)
+                raise damaged(export.folder, STATE, reason)
             stored = in_store(export.job, origin, length)
             yield self._located(document, (origin.token, origin.stop - origin.start), stored.start, stored.stop)
 

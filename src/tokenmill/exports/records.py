@@ -6,7 +6,9 @@ in order. Counts and checksums are in the metadata of its schema.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -17,20 +19,23 @@ import xxhash
 
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.exports.documents import DocumentTable
-from tokenmill.exports.file_checks import EXPORT_AGAIN, WRITE_AGAIN, damaged, publish_checked, read_checked
+from tokenmill.exports.file_checks import EXPORT_AGAIN, damaged, publish_checked, read_checked
 from tokenmill.exports.formats.protocol import ShardRecord, WrittenFile
-from tokenmill.exports.job import MANIFEST, RECORDS
-from tokenmill.storage import Folder
+from tokenmill.exports.job import MANIFESTS, RECORDS, manifest_file, manifest_numbers
+from tokenmill.storage import AlreadyPublishedError, Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_batch, read_schema
+from tokenmill.store.chain import StoreVersion
 from tokenmill.store.layout import numbered_files
 
 # Metadata keys of a record: the ShardRecord as JSON, and its checksum.
 _RECORD_KEY = b"tokenmill.shard"
 _RECORD_CHECKSUM_KEY = b"tokenmill.shard.xxh3"
 
-# Metadata keys of the manifest: the files that belong to no shard, and the checksum of the table.
+# Metadata keys of the manifest: the files that belong to no shard, the versions of the stores, and the checksum of the
+# table.
 OTHERS_KEY = b"tokenmill.others"
+_VERSIONS_KEY = b"tokenmill.versions"
 _CHECKSUM_KEY = b"tokenmill.manifest"
 
 # Counts above this are damage.
@@ -61,38 +66,72 @@ MANIFEST_SCHEMA = pa.schema(
 )
 
 
-def manifest(records: Sequence[ShardRecord], others: Sequence[WrittenFile]) -> pa.Table:
-    """Return the manifest of an export: a row for each record. Its metadata lists the files that belong to no shard."""
-    table = pa.Table.from_pylist([msgspec.to_builtins(record) for record in records], MANIFEST_SCHEMA)
-    return table.replace_schema_metadata({OTHERS_KEY: msgspec.json.encode(others)})
+@dataclass(frozen=True, slots=True)
+class ExportManifest:
+    """A numbered manifest of a complete export: a row for each shard, and the files that belong to no shard.
+
+    `versions` are those of the stores: the checksums are of files without documents that were erased until then. After
+    an erasure the manifest is published first, and the files follow.
+    """
+
+    number: int
+    rows: pa.Table
+    others: list[WrittenFile]
+    versions: tuple[StoreVersion, ...]
+
+    @property
+    def files(self) -> dict[int, tuple[WrittenFile, ...]]:
+        """The files of each shard."""
+        pairs = zip(self.rows["shard"].to_pylist(), self.rows["files"].to_pylist(), strict=True)
+        return {shard: tuple(WrittenFile(**file) for file in files) for shard, files in pairs}
+
+    def with_files(
+        self, files: Mapping[int, Sequence[WrittenFile]], versions: tuple[StoreVersion, ...]
+    ) -> ExportManifest:
+        """The next manifest, with other files of some shards, at these versions."""
+        after = {shard: msgspec.to_builtins(list(some)) for shard, some in files.items()}
+        rows = [row | {"files": after.get(row["shard"], row["files"])} for row in self.rows.to_pylist()]
+        return ExportManifest(self.number + 1, pa.Table.from_pylist(rows, MANIFEST_SCHEMA), self.others, versions)
 
 
-def publish_manifest(folder: Folder, table: pa.Table, export: str) -> None:
-    """Publish the manifest of the export with this digest, which completes the export."""
-    publish_checked(folder, MANIFEST, table, _CHECKSUM_KEY, export)
+def manifest_rows(records: Sequence[ShardRecord]) -> pa.Table:
+    """Return the rows of a manifest: the records without their documents."""
+    return pa.Table.from_pylist([msgspec.to_builtins(record) for record in records], MANIFEST_SCHEMA)
 
 
-def read_manifest(folder: Folder, export: str) -> pa.Table:
-    """Read the manifest of a complete export, which must have this digest."""
-    table = read_checked(folder, MANIFEST, MANIFEST_SCHEMA, _CHECKSUM_KEY, export)
+def publish_next(folder: Folder, manifest: ExportManifest, export: str) -> None:
+    """Publish the next manifest of the export with this digest. The first one completes it. None is replaced.
+
+    Does nothing if another process has published that number.
+    """
+    metadata = {_VERSIONS_KEY: msgspec.json.encode(manifest.versions), OTHERS_KEY: msgspec.json.encode(manifest.others)}
+    table = manifest.rows.replace_schema_metadata(metadata)
+    folder.create(MANIFESTS)
+    name = manifest_file(manifest.number)
+    with contextlib.suppress(AlreadyPublishedError):
+        publish_checked(folder, name, table, _CHECKSUM_KEY, export, if_absent=True)
+
+
+def read_manifest(folder: Folder, export: str) -> ExportManifest:
+    """Read the last manifest of a complete export, which must have this digest."""
+    number = manifest_numbers(folder)[-1]
+    name = manifest_file(number)
+    table = read_checked(folder, name, MANIFEST_SCHEMA, _CHECKSUM_KEY, export)
     files = table["files"].combine_chunks().flatten()
     sizes = pc.struct_field(files, "bytes")
     if any(pc.struct_field(files, name).null_count for name in ("name", "bytes", "xxh3")) or files.null_count:
-        raise damaged(folder, MANIFEST, "it names a file without a name, size or checksum")
+        raise damaged(folder, name, "it names a file without a name, size or checksum")
     if len(files) and (pc.min(sizes).as_py() < 0 or pc.sum(sizes.cast(pa.float64())).as_py() > _MAX_COUNT):
-        raise damaged(folder, MANIFEST, "it names a file with an invalid size")
-    return table
-
-
-def read_others(manifest: pa.Table) -> list[WrittenFile]:
-    """Read from the manifest the files that belong to no shard."""
+        raise damaged(folder, name, "it names a file with an invalid size")
+    metadata = table.schema.metadata or {}
     try:
-        others = decode((manifest.schema.metadata or {}).get(OTHERS_KEY, b""), list[WrittenFile])
+        others = decode(metadata.get(OTHERS_KEY, b""), list[WrittenFile])
+        versions = decode(metadata.get(_VERSIONS_KEY, b""), tuple[StoreVersion, ...])
     except MalformedDataError as damage:
-        raise CorruptStore("the manifest of an export is damaged", f"reason       {damage}", WRITE_AGAIN) from damage
+        raise damaged(folder, name, str(damage)) from damage
     if any(not 0 <= file.bytes <= _MAX_COUNT for file in others):
-        raise CorruptStore("the manifest of an export is damaged", "reason       a file has no size", WRITE_AGAIN)
-    return others
+        raise damaged(folder, name, "a file has no size")
+    return ExportManifest(number, table, others, versions)
 
 
 def exists(folder: Folder, shard: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import msgspec
@@ -13,13 +13,15 @@ import numpy as np
 from tokenmill.errors import UsageError
 from tokenmill.exports import shards
 from tokenmill.exports.formats import FORMATS, find_format
-from tokenmill.exports.formats.protocol import EndTokenPosition, ExportedColumn, FormatSpec, Tail
-from tokenmill.exports.job import FIRST_SHARD, ExportJob, Selection
+from tokenmill.exports.formats.protocol import ExportedColumn, FormatSpec
+from tokenmill.exports.job import FIRST_SHARD, ExportJob, Selection, stores_digest
 from tokenmill.exports.parse_val import parse_val
 from tokenmill.humanize import parse_size
+from tokenmill.options import EndTokenPosition, ExportOptions, Tail
 from tokenmill.sources import splits_of
 from tokenmill.store.collection import Collection, trial_notes
 from tokenmill.store.held_out import require_split, split_name
+from tokenmill.system.arguments import column_names
 from tokenmill.tokenizers.spec import TokenizerSpec
 
 # How many ids a token type can hold.
@@ -38,22 +40,6 @@ BYTE_SUFFIX = re.compile(r"(?<=[kmgtb])i?b\s*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class ExportOptions:
-    """The options of an export as the user gave them. None means not given."""
-
-    val: str | float | None = None
-    shuffle: int | None = None
-    shard_tokens: str | int | None = None
-    tail: str | None = None
-    eot_position: str | None = None
-    dtype: str | None = None
-    sequence_tokens: str | int | None = None
-    name: str | None = None
-    columns: str | None = None
-    with_columns: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ExportRequest:
     """Options that fit the tokenizer and the format. Shard sizes may still change with the size of the store."""
 
@@ -69,17 +55,9 @@ class ExportRequest:
     with_columns: tuple[str, ...]
 
 
-def refuse_unused(options: ExportOptions, formats: list[str]) -> None:
-    """Raise if options of an export are given without a format to export to."""
-    given = [field.name for field in fields(options) if getattr(options, field.name) is not None]
-    if given and not formats:
-        option = f"--{given[0].replace('_', '-')}"
-        raise UsageError(f"{option} needs an export", "Add --to FORMAT, such as nanogpt.")
-
-
-def make_export_request(to: str, options: ExportOptions, tokenizer: TokenizerSpec) -> ExportRequest:
+def make_export_request(options: ExportOptions, tokenizer: TokenizerSpec) -> ExportRequest:
     """Check the options against the format and the tokenizer. This needs no store."""
-    spec = find_format(to).SPEC
+    spec = find_format(options.to).SPEC
     tail = _one_of("--tail", options.tail, Tail, spec.defaults.tail)
     _check_name(spec, options.name)
     if options.shuffle is not None and not 0 <= options.shuffle < 1 << 64:
@@ -98,7 +76,7 @@ def make_export_request(to: str, options: ExportOptions, tokenizer: TokenizerSpe
         tail=tail,
         sequence_tokens=sequence or spec.defaults.sequence_tokens,
         columns=_columns(spec, options.columns),
-        with_columns=_with_columns(spec, options.columns, options.with_columns or ()),
+        with_columns=_with_columns(spec, options.columns, column_names(options.with_columns, "with_columns") or ()),
     )
     _check(request)
     return request
@@ -130,7 +108,7 @@ def make_job(
         )
     job = ExportJob(
         format=spec.name,
-        store=stores.digest_at(left_out),
+        store=stores_digest(stores, left_out),
         tokenizer=stores.job.tokenizer.name,
         dtype=request.dtype,
         end=request.end,

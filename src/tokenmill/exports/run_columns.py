@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tokenmill.exports.formats.protocol import COLUMN_TYPES, ExportedColumn
 from tokenmill.storage import Folder
-from tokenmill.tokenizers.engines.protocol import text_buffers
+from tokenmill.storage.arrow_text import text_buffers
 
 # The types of the values of a column in the file. The end of a text is a number, too.
 _VALUE_TYPES = {"string": "<i8", "int64": "<i8", "float64": "<f8", "bool": "u1"}

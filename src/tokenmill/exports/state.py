@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tokenmill.exports import records
-from tokenmill.exports.job import MANIFEST, PLAN, exports_in
+from tokenmill.exports.job import PLAN, exports_in, is_complete
 from tokenmill.exports.shards import SCHEMA
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store import tables
@@ -15,7 +15,7 @@ def export_states(store: Folder) -> dict[str, str]:
 
 
 def _state(export: Folder) -> str:
-    if export.exists(MANIFEST):
+    if is_complete(export):
         return "complete"
     if not export.exists(PLAN):
         return "not planned yet"

@@ -19,7 +19,7 @@ from tokenmill.errors import IncompleteStore, StoreError, UsageError
 from tokenmill.exports import records
 from tokenmill.exports.documents import DocumentTable
 from tokenmill.exports.file_checks import damaged
-from tokenmill.exports.job import EXPORT, MANIFEST, ExportJob, read_frozen
+from tokenmill.exports.job import EXPORT, ExportJob, is_complete, manifest_file, read_frozen
 from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.shards import TRAIN, VAL, Counts
 from tokenmill.humanize import Readable
@@ -61,18 +61,19 @@ class ExportIndex:
         frozen = read_frozen(folder)
         if frozen is None:
             raise StoreError(f"{folder.root} is not an export", f"There is no {EXPORT} in it.")
-        if not folder.exists(MANIFEST):
+        if not is_complete(folder):
             raise IncompleteStore(f"the export {folder.root} is not complete", "Run the same `tokenmill export` again.")
         self.folder = folder
         self.frozen = frozen
         self.job: ExportJob = frozen.job
-        self._manifest = records.read_manifest(folder, self.job.digest())
+        manifest = records.read_manifest(folder, self.job.digest())
+        self._manifest = manifest.rows
         columns = ("shard", "start", "documents", "tokens", "cut")
         numbers, self._starts, self._documents, self._tokens, self._cuts = (
             self._manifest[column].to_numpy() for column in columns
         )
         if not np.array_equal(numbers, np.arange(len(numbers))):
-            raise damaged(folder, MANIFEST, "its shards are not numbered from 0")
+            raise damaged(folder, manifest_file(manifest.number), "its shards are not numbered from 0")
 
     def origins(self, name: str, start: int, stop: int) -> Iterator[TokenOrigin]:
         """Yield the origins of tokens [start, stop) of a file, document by document."""

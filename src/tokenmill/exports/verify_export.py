@@ -1,4 +1,4 @@
-"""Check the files and records of an export in workers, and compare the export with its store."""
+"""Check the files and records of an export in workers, and compare the export with its stores."""
 
 from __future__ import annotations
 
@@ -6,88 +6,80 @@ from tokenmill.errors import CorruptStore, StorageError, StoreError
 from tokenmill.executors import progress
 from tokenmill.executors.checks import Checks
 from tokenmill.exports import records
+from tokenmill.exports.converge import converge
 from tokenmill.exports.file_checks import EXPORT_AGAIN
 from tokenmill.exports.formats import FORMATS
-from tokenmill.exports.job import EXPORT, MANIFEST, PLAN, FrozenExport, is_begun, read_frozen, restart_advice
+from tokenmill.exports.job import PLAN, FrozenExport, is_begun, is_complete, read_frozen, restart_advice
+from tokenmill.exports.known_exports import forgotten_exports, known_exports, names_store
 from tokenmill.exports.shards import read_export_plan
 from tokenmill.exports.sort_documents import chunks
 from tokenmill.exports.verify import CheckByteRange, CheckRecords, byte_ranges, unlisted
-from tokenmill.exports.verify_erased import check_erased
 from tokenmill.storage import Folder, folder_at
-from tokenmill.store.job import Run
-from tokenmill.store.manifest import parts_digest, require_manifest
-from tokenmill.store.run import read_run
+from tokenmill.store.chain import Head
+from tokenmill.store.collection import open_collection
 
 
-def check_exports(folder: Folder, run: Run, store: str, checks: Checks) -> tuple[dict[str, int], list[str]]:
-    """Check each export in the directory of the store with this digest. An export that is not complete is a problem.
+def check_exports(store: Folder, head: Head, checks: Checks) -> tuple[dict[str, int], list[str]]:
+    """Check each export that a store knows of, wherever it is. One that is not complete is a problem.
 
-    Returns the number of files of each export, and notices that name exports that were not checked.
+    So is one that is not found, if documents were erased from the store. Returns the number of files of each export,
+    and notices that name exports that were not checked.
     """
-    exports, notices = {}, []
-    for name in FORMATS:
-        export = folder_at(folder.path(name))
-        if not export.exists(EXPORT) and not is_begun(export):
-            continue
+    exports = {}
+    notices = [f"export {name} not checked: {reason}" for name, reason in forgotten_exports(store).items()]
+    begun = [path for path in map(store.path, FORMATS) if is_begun(folder_at(path))]
+    for directory in dict.fromkeys([*begun, *known_exports(store)]):
+        export, name = folder_at(directory), directory.removeprefix(f"{store.root}/")
         try:
-            frozen = read_frozen(export)
+            frozen = _require_export(export, store, head)
         except CorruptStore as error:
             checks.problems.append(error.text)
             continue
-        except StoreError as error:
-            notices.append(f"export {name} not checked: {error.headline}")
+        except (StoreError, StorageError) as error:
+            if head.number:
+                checks.problems.append(f"export {name} was not reached: {error.text}")
+            else:
+                notices.append(f"export {name} not checked: {error.headline}")
             continue
-        if frozen is None or not export.exists(MANIFEST):
-            checks.problems.append(str(_incomplete(export)))
-            continue
-        if not isinstance(frozen.store, str):  # of several stores, of which this one is the last
-            reason = compare_stores(export, frozen, checks)
-            notices += [] if reason is None else [f"export {name}: store not compared: {reason}"]
-        elif frozen.job.store not in {store, *(change.before for change in run.history)}:
-            checks.problems.append(str(_other_store(folder, export)))
-        else:
-            check_erased(export, frozen, folder, run, store, checks)
+        reason = compare_stores(export, frozen, checks)
+        notices += [] if reason is None else [f"export {name}: store not compared: {reason}"]
         exports[name] = check_export(export, frozen, checks)
     return exports, notices
 
 
-def _incomplete(export: Folder) -> CorruptStore:
-    return CorruptStore("an export is not complete, so it was not checked", f"export       {export.root}", EXPORT_AGAIN)
+def _require_export(export: Folder, store: Folder, head: Head) -> FrozenExport:
+    """Read a complete export of a store."""
+    frozen = read_frozen(export)
+    if frozen is None:
+        raise StoreError("there is no export in it any more")
+    if not is_complete(export):
+        where = f"export       {export.root}"
+        raise CorruptStore("an export is not complete, so it was not checked", where, EXPORT_AGAIN)
+    if not names_store(export, frozen, store, head.identity):
+        raise other_store(store, export)
+    return frozen
 
 
 def compare_stores(export: Folder, frozen: FrozenExport, checks: Checks) -> str | None:
     """Compare an export with its stores. Returns the reason if a store cannot be read."""
-    digests = [frozen.job.store] if isinstance(frozen.store, str) else [store.digest for store in frozen.store]
     directories = frozen.directories(export)
     if not directories:
         return "it is not known where it is"
-    pairs = zip(directories, digests, strict=True)
-    reasons = [_compare_store(export, directory, digest, checks) for directory, digest in pairs]
-    return next((reason for reason in reasons if reason is not None), None)
-
-
-def _compare_store(export: Folder, directory: str, digest: str, checks: Checks) -> str | None:
-    """Compare the digest of a store with that of the export. Returns the reason if the store cannot be read."""
     try:
-        store = folder_at(directory)
-        run = read_run(store)
-        if run is None:
-            return f"{directory} has no store"
-        manifest = require_manifest(store, run)
+        stores = open_collection(directories, is_repeated=True)
+        for member, one in zip(stores.members, frozen.stores, strict=True):
+            if member.head.identity != one.identity:
+                raise other_store(member.folder, export)
+        converge(export, frozen, checks)
     except CorruptStore as error:
         checks.problems.append(error.text)
-        return None
     except (StoreError, StorageError) as error:
         return error.headline
-    current = parts_digest(manifest)
-    if digest not in {current, *(change.before for change in run.history)}:
-        checks.problems.append(str(_other_store(store, export)))
-    elif (frozen := read_frozen(export)) is not None:
-        check_erased(export, frozen, store, run, current, checks)
     return None
 
 
-def _other_store(store: Folder, export: Folder) -> CorruptStore:
+def other_store(store: Folder, export: Folder) -> CorruptStore:
+    """Return the error for an export of other parts than a store has, or of a store that is elsewhere."""
     advice = restart_advice(export)
     return CorruptStore(
         "the export was made from other parts than the store has now",
@@ -108,7 +100,7 @@ def check_export(export: Folder, frozen: FrozenExport, checks: Checks) -> int:
     except CorruptStore as error:
         checks.problems.append(error.text)
         return 0
-    rows = [tuple(chunk) for chunk in chunks(manifest.to_pylist())]
+    rows = [tuple(chunk) for chunk in chunks(manifest.rows.to_pylist())]
     for _ in checks.run(CheckRecords(export.root, frozen.job.digest()), rows, lambda _: "the records of shards"):
         pass
     checks.report.begin(f"verify {frozen.job.format}", sum(item.bytes for item in ranges), 0, checks.workers)

@@ -57,7 +57,7 @@ def check_fields(fields: Sequence[str]) -> tuple[Field, ...]:
 class SpanContent(NamedTuple):
     """The tokens of a span, with the one after it unless a document ends there; and where its documents begin.
 
-    `erased` tells which of the tokens belong to erased documents; None if the store has none.
+    `erased` tells which of the tokens belong to erased documents; None if none does. They are end tokens.
     """
 
     tokens: TokenArray
@@ -73,7 +73,10 @@ def read_span(span: Span, with_documents: bool, tokens: TokenArray | None = None
     if with_documents:
         begins, numbers = span.stream.documents(span.start, span.stop)
         documents = begins, numbers + span.stream.first_document
-    return SpanContent(tokens, documents, span.stream.erased(span.start, span.read_stop))
+    erased = span.stream.erased(span.start, span.read_stop)
+    if erased is not None:  # a document may be claimed, and its tokens still be there
+        tokens = np.where(erased, tokens.dtype.type(span.stream.store.run.erased_token), tokens)
+    return SpanContent(tokens, documents, erased)
 
 
 def needs_documents(fields: Sequence[Field]) -> bool:

@@ -26,7 +26,7 @@ def find_changes(before: RecipePlan, now: RecipePlan) -> list[RecipeChange]:
     """The differences of two plans, the earliest first."""
     changes = [
         RecipeChange(name, str(was), str(value), 0)
-        for name in ("order", "seed", "grain", "val", "shuffle", "packing")
+        for name in ("seed", "grain", "val", "shuffle", "packing")
         for was, value in [(getattr(before, name), getattr(now, name))]
         if was != value
     ]

@@ -53,7 +53,7 @@ class Stream:
         self.store = store = parts.store
         self.source = source
         self.first_document = first_document
-        self._parts = parts
+        self.source_parts = parts
         self._split = split
         tokens = store.manifest["tokens"].to_numpy() if split is None else split.tokens
         self._ends = running_sums(tokens)
@@ -73,7 +73,7 @@ class Stream:
     @property
     def is_remote(self) -> bool:
         """Whether reads wait for a network."""
-        return self._parts.folder.is_remote
+        return self.source_parts.folder.is_remote
 
     @property
     def tokens(self) -> int:
@@ -89,12 +89,12 @@ class Stream:
         if self._split is not None:
             self._segments(part)
         if with_documents:
-            self._parts.offsets(part)
-        self._parts.tokens(part, 0, 0)
+            self.source_parts.offsets(part)
+        self.source_parts.tokens(part, 0, 0)
 
     def read_range(self, some: PartRange) -> TokenArray:
         """The tokens of a range of a part."""
-        return self._parts.tokens(some.part, some.start, some.stop)
+        return self.source_parts.tokens(some.part, some.start, some.stop)
 
     def read(self, start: int, stop: int) -> TokenArray:
         """Tokens [start, stop) of the stream, at least one: a view if they are in one segment, else a copy."""
@@ -105,9 +105,9 @@ class Stream:
             segment = bisect_right(starts, start - before) - 1
             if segment + 1 == len(starts) or stop - before <= starts[segment + 1]:
                 offset = offsets[segment] - starts[segment] - before
-                return self._parts.tokens(part, start + offset, stop + offset)
+                return self.source_parts.tokens(part, start + offset, stop + offset)
         ranges = self.ranges(start, stop)
-        return np.concatenate([self._parts.tokens(some.part, some.start, some.stop) for some in ranges])
+        return np.concatenate([self.source_parts.tokens(some.part, some.start, some.stop) for some in ranges])
 
     def ranges(self, start: int, stop: int) -> list[PartRange]:
         """The ranges of parts that hold tokens [start, stop) of the stream, in order."""
@@ -132,7 +132,7 @@ class Stream:
         """
         positions, numbers, before = [], [], 0
         for some in self.ranges(start, stop):
-            offsets = self._parts.offsets(some.part)
+            offsets = self.source_parts.offsets(some.part)
             first = int(offsets.searchsorted(some.start, side="right")) - 1
             last = int(offsets.searchsorted(some.stop, side="left"))
             begins = np.maximum(offsets[first:last], some.start) - some.start + before
@@ -144,17 +144,18 @@ class Stream:
 
     def erased(self, start: int, stop: int) -> npt.NDArray[np.bool_] | None:
         """Which of the tokens [start, stop) belong to erased documents; None if the store has none."""
-        if not self.store.run.has_erased:
+        if not self.source_parts.has_erased:
             return None
         masks = []
         for some in self.ranges(start, stop):
-            erased = self._parts.erased(some.part)
+            erased = self.source_parts.erased(some.part)
             if erased is None:
                 masks.append(np.zeros(some.stop - some.start, np.bool_))
                 continue
-            edges = np.clip(self._parts.offsets(some.part), some.start, some.stop)
+            edges = np.clip(self.source_parts.offsets(some.part), some.start, some.stop)
             masks.append(np.repeat(erased > 0, np.diff(edges)))
-        return np.concatenate(masks)
+        mask = np.concatenate(masks)
+        return mask if mask.any() else None
 
     def store_position(self, position: int) -> int:
         """The position in the whole store of the token at this position of the stream."""
@@ -164,15 +165,15 @@ class Stream:
     def is_document_start(self, position: int) -> bool:
         """Whether a document begins with the token at this position of the stream."""
         (some,) = self.ranges(position, position + 1)
-        offsets = self._parts.offsets(some.part)
+        offsets = self.source_parts.offsets(some.part)
         return bool(offsets[offsets.searchsorted(some.start, side="right") - 1] == some.start)
 
     def _find_segments(self, part: int) -> Segments:
         """The segments of a part. Raises CorruptStore if they have another number of tokens than the table says."""
         if self._split is None:
             return WHOLE
-        chosen = self._split.chooses(self._parts, part).view(np.int8)
-        offsets = self._parts.offsets(part)
+        chosen = self._split.chooses(self.source_parts, part).view(np.int8)
+        offsets = self.source_parts.offsets(part)
         edges = np.diff(chosen, prepend=np.int8(0), append=np.int8(0))
         begins, ends = offsets[np.flatnonzero(edges == 1)], offsets[np.flatnonzero(edges == -1)]
         stops = np.cumsum(ends - begins)

@@ -6,12 +6,14 @@ import operator
 from collections.abc import Iterator
 from typing import Any, SupportsIndex
 
+import msgspec
+
 from tokenmill.errors import UsageError
 from tokenmill.humanize import count
 from tokenmill.loader.batches import Batch
 from tokenmill.loader.ranks import LoaderRank
 from tokenmill.loader.reader import LoaderOptions, SequenceReader
-from tokenmill.loader.state import ORDER_VERSION, check_state, encode_identity
+from tokenmill.loader.state import check_state, encode_identity, state_of, versions_of
 from tokenmill.system import storage_settings
 
 # How many characters of a store's digest are in a state: 64 bits.
@@ -73,25 +75,34 @@ class Loader:
         return storage_settings.run, (self._settings, restored, type(self), arguments, self.identity())
 
     def state_dict(self) -> dict[str, Any]:
-        """The state: the sequences given out over all ranks, and the choices that decided which. Equal on all ranks."""
-        return {"sequences": self._cursor, "digest": encode_identity(self.identity())}
+        """The state: the sequences given out over all ranks, and the choices that decided which. Equal on all ranks.
+
+        `stores` has the version of each store: how many erasures it has had, and the hash of the last one.
+        """
+        return state_of(self._cursor, encode_identity(self.identity()), self.versions())
+
+    def versions(self) -> dict[str, list[Any]]:
+        """The versions of the stores, by their identities, as plain lists."""
+        return {identity: [*msgspec.structs.astuple(one)] for identity, one in self.reader.versions().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where a state was taken. The number of ranks, of workers and of sequences in a batch may differ.
 
-        Raises UsageError if this loader would have given out other sequences until then, and says what differs.
+        Raises UsageError if this loader would have given out other sequences until then, and says what differs. Raises
+        CorruptStore if a store is an older copy than the one of the state, or another store.
         """
         self._cursor = self.check_state(state)
 
     def check_state(self, state: Any) -> int:
         """The sequences of a state. Raises UsageError if this loader would have given out other ones."""
-        return check_state(state, self.identity())
+        sequences = check_state(state, self.identity())
+        self.reader.require_versions(versions_of(state))
+        return sequences
 
     def identity(self) -> dict[str, str]:
         """The choices that decide which sequence has which number, by the names of the parameters."""
         options = self.options
         return {
-            "order": ORDER_VERSION,
             "stores": ",".join(source.order.store[:DIGEST_CHARACTERS] for source in self.reader.sources),
             "seed": str(options.seed),
             "val": options.val or "none",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from tokenmill.loader.prefetch import DEFAULT_PREFETCH_BYTES, Prefetcher
 from tokenmill.loader.source import LoaderSource
 from tokenmill.loader.split_table import Choice, Split, open_split
 from tokenmill.sources import splits_of
+from tokenmill.store.chain import StoreVersion
 from tokenmill.store.held_out import require_split, split_name
 from tokenmill.store.kept import check_where
 from tokenmill.store.reader import Store
@@ -79,11 +80,34 @@ class SequenceReader:
         planned = ((self.spans(first, last), (last - first, self.row_tokens(first))) for first, last in ranges)
         if not self.is_remote:
             for spans, shape in planned:
+                self.look()
                 yield fill((read_span(span, with_documents) for span in spans), spans, shape, self.options.fields)
             return
         with Prefetcher(planned, self.options.prefetch_bytes, with_documents) as prefetcher:
             for batch in prefetcher:
+                self.look()
                 yield fill(batch.contents(with_documents), batch.spans, batch.shape, self.options.fields)
+
+    def look(self) -> int:
+        """Look for documents that were erased meanwhile, at most once a second. Returns how many changes are known."""
+        for source in self.sources:
+            source.stream.source_parts.look()
+        return sum(version.number for version in self.versions().values())
+
+    def versions(self) -> dict[str, StoreVersion]:
+        """The versions of the stores, by their identities."""
+        versions: dict[str, StoreVersion] = {}
+        for source in self.sources:
+            parts = source.stream.source_parts
+            versions[parts.store.identity] = max(parts.version, versions.get(parts.store.identity, StoreVersion()))
+        return versions
+
+    def require_versions(self, versions: Mapping[str, StoreVersion]) -> None:
+        """Raise CorruptStore if a store is older than a state, or was changed by itself."""
+        for source in self.sources:
+            parts = source.stream.source_parts
+            if (version := versions.get(parts.store.identity)) is not None:
+                parts.require(version)
 
     def row_tokens(self, _sequence: int) -> int:
         """The tokens of a sequence."""

@@ -16,7 +16,7 @@ from tokenmill.loader.reader import LoaderOptions
 from tokenmill.loader.recipe import Recipe
 from tokenmill.loader.recipe_reader import RecipeReader
 from tokenmill.loader.stages import RecipePlan
-from tokenmill.loader.state import sequences_of
+from tokenmill.loader.state import sequences_of, state_of, versions_of
 from tokenmill.storage.digest import canonical, digest_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.system import storage_settings
@@ -69,11 +69,12 @@ class RecipeLoader(Loader):
 
     def state_dict(self) -> dict[str, Any]:
         """The state: the sequences until the cursor over all ranks, and the plan. Equal on all ranks."""
-        return {"sequences": self._cursor, "digest": canonical(self.plan).decode()}
+        return state_of(self._cursor, canonical(self.plan).decode(), self.versions())
 
     def check_state(self, state: Any) -> int:
         """The sequences of a state. Raises UsageError if this recipe gives another past, and says what differs."""
         sequences, digest = sequences_of(state)
+        self.reader.require_versions(versions_of(state))
         try:
             before = decode(digest.encode(errors="replace"), RecipePlan)
         except MalformedDataError as error:

@@ -20,7 +20,6 @@ from tokenmill.loader.reader import (
 from tokenmill.loader.recipe import Recipe
 from tokenmill.loader.recipe_source import MergedSource
 from tokenmill.loader.stages import RecipePlan, Timeline
-from tokenmill.loader.state import ORDER_VERSION
 from tokenmill.sources import splits_of
 from tokenmill.store.held_out import require_split
 
@@ -82,7 +81,6 @@ class RecipeReader(SequenceReader):
         self.is_remote = any(source.stream.is_remote for source in self.sources)
         self.resolved: list[ResolvedStage] = resolve(recipe, {name: one.tokens for name, one in self.merged.items()})
         self.plan = RecipePlan(
-            order=ORDER_VERSION,
             seed=recipe.seed,
             grain=recipe.grain,
             val=options.val,

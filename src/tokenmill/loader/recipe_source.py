@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from tokenmill.loader.batches import Span
 from tokenmill.loader.order import GrainOrder, Numbers, Shuffle
 from tokenmill.loader.source import LoaderSource
+from tokenmill.storage.digest import hash_of
 
 # How many characters of a digest are in a state: 64 bits.
 DIGEST_CHARACTERS = 16
@@ -22,7 +22,7 @@ class MergedSource:
         self.members = members
         self.grain_tokens = members[0].grain_tokens
         digests = [member.order.store for member in members]
-        digest = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+        digest = digests[0] if len(digests) == 1 else hash_of("".join(digests).encode())
         self._ends = np.cumsum([member.order.grains for member in members])
         self.order = GrainOrder(int(self._ends[-1]), shuffle, seed, digest)
 

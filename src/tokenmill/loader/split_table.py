@@ -7,7 +7,6 @@ missing, damaged or made from other parts, it is made again.
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -22,6 +21,7 @@ from tokenmill.loader.order import Numbers
 from tokenmill.loader.parts import LoaderParts
 from tokenmill.sources import splits_of
 from tokenmill.storage import Folder, thread_map
+from tokenmill.storage.digest import hash_of
 from tokenmill.store import layout, tables
 from tokenmill.store.held_out import HeldOut, split_name
 from tokenmill.store.reader import Store
@@ -55,16 +55,16 @@ class Choice:
         """The name of the table."""
         val = f"val-{self.val or 'none'}"
         if (split := split_name(self.val)) is not None:  # a name may have any character
-            val = f"val-split-{hashlib.sha256(split.encode()).hexdigest()[:16]}"
+            val = f"val-split-{hash_of(split.encode())[:16]}"
         if self.where is None:
             return f"{layout.SPLITS}/{val}.parquet"
-        return f"{layout.SPLITS}/where-{hashlib.sha256(self.where.encode()).hexdigest()[:16]}-{val}.parquet"
+        return f"{layout.SPLITS}/where-{hash_of(self.where.encode())[:16]}-{val}.parquet"
 
     def identity(self, store: Store) -> str:
         """What the documents follow from. An erasure removes values that a condition reads, and no split."""
         if self.where is None:
             return store.identity
-        return hashlib.sha256(f"{store.digest} {self.where}".encode()).hexdigest()
+        return hash_of(f"{store.digest} {self.where}".encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _masks(
 def _stamp(store: Store, choice: Choice, columns: list[Numbers]) -> bytes:
     """The parts and the choice that a table was made from, and its checksum: every batch depends on every number."""
     checksum = xxhash.xxh3_128_hexdigest(b"".join(column.tobytes() for column in columns))
-    val = choice.val if split_name(choice.val) is None else f"{choice.val} of {store.run.sources_sha256}"
+    val = choice.val if split_name(choice.val) is None else f"{choice.val} of {store.run.sources_blake3}"
     return f"{choice.identity(store)} {val} {checksum}".encode()
 
 

@@ -55,7 +55,6 @@ class StagePlan(msgspec.Struct, frozen=True, omit_defaults=True):
 class RecipePlan(msgspec.Struct, frozen=True):
     """Every choice of a recipe that decides which tokens a step has. `sources` has the digest of each source."""
 
-    order: str
     seed: int
     grain: int
     val: str | None

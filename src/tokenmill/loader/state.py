@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from tokenmill.errors import UsageError
 from tokenmill.storage.digest import differences
+from tokenmill.store.chain import StoreVersion
 
-# The version of the order. It changes if the same choices give other sequences.
-ORDER_VERSION = "1"
+# The format of a state. It changes if a state has other fields, or the same choices give other sequences.
+FORMAT = 1
 
 # More than any training has: sequences and their positions are counted in 64 bits.
 MAX_SEQUENCES = 1 << 48
@@ -24,20 +27,38 @@ def decode_identity(text: str) -> dict[str, str]:
     return dict(entry.partition("=")[::2] for entry in text.split())
 
 
+def state_of(sequences: int, digest: str, stores: dict[str, list[Any]]) -> dict[str, Any]:
+    """The state of a loader that has given out so many sequences, with the versions of its stores."""
+    return {"format": FORMAT, "sequences": sequences, "digest": digest, "stores": stores}
+
+
 def sequences_of(state: Any) -> tuple[int, str]:
-    """The sequences and the digest of a state. Raises UsageError if it is not a state."""
+    """The sequences and the digest of a state. Raises UsageError if it is not a state of this format."""
     known: dict[str, Any] = state if isinstance(state, dict) else {}
+    written = known.get("format")
+    if isinstance(written, int) and written != FORMAT:
+        raise UsageError(
+            f"the state has format {written}, and this tokenmill reads {FORMAT}",
+            "Continue with the version of tokenmill that wrote it.",
+        )
     sequences, digest = known.get("sequences"), known.get("digest")
     if (
-        not isinstance(sequences, int)
+        written != FORMAT
+        or not isinstance(sequences, int)
         or isinstance(sequences, bool)
         or not 0 <= sequences < MAX_SEQUENCES
         or not isinstance(digest, str)
     ):
-        raise UsageError(
-            "this is not the state of a loader", "A state has `sequences`, a number, and `digest`, a text."
-        )
+        raise UsageError("this is not the state of a loader", "A state has `format`, `sequences` and `digest`.")
     return sequences, digest
+
+
+def versions_of(state: Any) -> dict[str, StoreVersion]:
+    """The versions of the stores in a state, by their identities."""
+    try:
+        return msgspec.convert(state["stores"], dict[str, StoreVersion])
+    except (KeyError, TypeError, msgspec.ValidationError) as error:
+        raise UsageError("this is not the state of a loader", "A state has `stores`, the versions of them.") from error
 
 
 def check_state(state: Any, identity: dict[str, str]) -> int:
@@ -47,7 +68,7 @@ def check_state(state: Any, identity: dict[str, str]) -> int:
     if not sequences or before == identity:
         return sequences
     if before.keys() != identity.keys():
-        raise UsageError("this is the state of another version of the loader", f"state        {digest[:200]}")
+        raise UsageError("this is the state of a loader of another kind", f"state        {digest[:200]}")
     changes = differences(before, identity)
     raise UsageError(
         f"the state is of a loader with {_list([f'another {name}' for name, _, _ in changes])}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from tokenmill.errors import UsageError
 from tokenmill.loader.batches import Batch
 from tokenmill.loader.loader import Loader
+from tokenmill.loader.parts import LOOK_SECONDS
 from tokenmill.loader.sequences import SequenceView
 
 Tensors = dict[str, torch.Tensor]
@@ -90,6 +92,7 @@ class TokenDataLoader(DataLoader[Tensors]):  # type: ignore[misc]
         self.loader = loader
         self._delivered = loader.state_dict()["sequences"]
         self._is_interrupted = False
+        self._known_changes, self._workers_know, self._outdated = loader.reader.look(), 0.0, 0
 
     def __iter__(self) -> Iterator[Tensors]:
         if self._is_interrupted:
@@ -97,10 +100,29 @@ class TokenDataLoader(DataLoader[Tensors]):  # type: ignore[misc]
         self._is_interrupted = True
         following = self.loader.after_pass(self._delivered)
         self.dataset.load_state_dict(self.state_dict())
-        for batch in super().__iter__():
+        for prefetched in super().__iter__():
+            batch = self._again() if self._is_outdated() else prefetched
             self._delivered = self.loader.advance(self._delivered, 1)
             yield batch
         self._delivered, self._is_interrupted = following, False
+
+    def _is_outdated(self) -> bool:
+        """Whether workers may have made the next batch before they knew of an erasure.
+
+        They learn of it a second later than this process, at most. What they have prefetched then is older.
+        """
+        known, now = self.loader.reader.look(), time.monotonic()
+        if known != self._known_changes:
+            self._known_changes, self._workers_know = known, now + LOOK_SECONDS
+            self._outdated = self.num_workers * (self.prefetch_factor or 0)
+        if now >= self._workers_know:
+            self._outdated -= 1
+        return self.num_workers > 0 and self._outdated >= 0
+
+    def _again(self) -> Tensors:
+        """The next batch, made by this process."""
+        start = self._delivered
+        return as_tensors(next(self.loader.batches(start, self.loader.pass_end(start))))
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the last batch that was delivered. Equal on all ranks."""

@@ -11,54 +11,22 @@ import pyarrow as pa
 from tokenmill import storage
 from tokenmill.errors import SourceError
 from tokenmill.sources import arrow, csv_files, jsonl, parquet, text
-from tokenmill.sources.delimited import compression_ratio
-from tokenmill.sources.discovery import (
-    Discovery,
-    discover,
-    file_at,
-    files_between,
-    kind_of,
-    splits_of,
-    with_identities,
-)
-from tokenmill.sources.documents import (
-    ROW_KINDS,
-    Columns,
-    Documents,
-    ReadOptions,
-    Slice,
-    Slices,
-    SourceFile,
-    SourceKind,
-)
-from tokenmill.sources.ignored import Ignored
+from tokenmill.sources.delimited import compression_ratio as compression_ratio
+from tokenmill.sources.discovery import Discovery as Discovery
+from tokenmill.sources.discovery import discover as discover
+from tokenmill.sources.discovery import file_at as file_at
+from tokenmill.sources.discovery import files_between as files_between
+from tokenmill.sources.discovery import kind_of as kind_of
+from tokenmill.sources.discovery import splits_of as splits_of
+from tokenmill.sources.discovery import with_identities as with_identities
+from tokenmill.sources.documents import ROW_KINDS as ROW_KINDS
+from tokenmill.sources.documents import Columns, Documents, ReadOptions, Slice, Slices, SourceFile, SourceKind
+from tokenmill.sources.ignored import Ignored as Ignored
 from tokenmill.sources.selection import read_selected
 from tokenmill.sources.spelled import refuse_spelled
-from tokenmill.sources.splits import SplitChoice
-from tokenmill.sources.store_guard import StoreGuard
+from tokenmill.sources.splits import SplitChoice as SplitChoice
+from tokenmill.sources.store_guard import StoreGuard as StoreGuard
 from tokenmill.storage.untrusted.malformed import MalformedDataError
-
-__all__ = [
-    "KINDS",
-    "NATIVE_KINDS",
-    "ROW_KINDS",
-    "Discovery",
-    "Ignored",
-    "SplitChoice",
-    "StoreGuard",
-    "compression_ratio",
-    "discover",
-    "file_at",
-    "files_between",
-    "kind_of",
-    "prefetch",
-    "read_columns",
-    "read_documents",
-    "require_columns",
-    "split_file",
-    "splits_of",
-    "with_identities",
-]
 
 KINDS: Final[dict[str, SourceKind]] = {
     "parquet": parquet,

@@ -27,6 +27,7 @@ from tokenmill.sources.arrow_messages import (
 )
 from tokenmill.sources.columnar import (
     ColumnPath,
+    FindColumn,
     checked_counts,
     number_rows,
     number_values,
@@ -68,11 +69,19 @@ def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions
 def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
     """The rows of the record batches of the slice."""
     layout = _layout(file, template_of(options).names)
-    start, stop = file_slice.start, file_slice.stop
+    rows, batches = _read_batches(file, layout, file_slice)
+    yield from number_rows(file, read_text(batches, layout.paths, options), rows, options)
+
+
+def _read_batches(
+    file: SourceFile, layout: _Layout, file_slice: Slice | None
+) -> tuple[range, Iterator[pa.RecordBatch]]:
+    """The rows of a slice, or of the whole file, and its record batches with the columns of the layout."""
+    start, stop = (0, len(layout.rows)) if file_slice is None else (file_slice.start, file_slice.stop)
     first = int(layout.rows[:start].sum())
     rows = range(first, first + int(layout.rows[start:stop].sum()))
-    batches = _project(file, layout.messages, sorted({path.column for path in layout.paths}), range(start, stop))
-    yield from number_rows(file, read_text(map(_checked, batches), layout.paths, options), rows, options)
+    columns = sorted({path.column for path in layout.paths})
+    return rows, map(_checked, _project(file, layout.messages, columns, range(start, stop)))
 
 
 def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -85,9 +94,7 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def require_columns(file: SourceFile, names: tuple[str, ...]) -> None:
     """Raise SourceError if the schema lacks one of these columns, or one is nested."""
-    schema = _read_messages(file)[1]
-    for name in names:
-        plain_column(file, schema, name)
+    _layout(file, names, plain_column)
 
 
 def read_columns(
@@ -95,14 +102,9 @@ def read_columns(
 ) -> Iterator[Columns]:
     """The values of some columns in the record batches of the slice."""
     del options
-    messages, schema = _read_messages(file)
-    paths = {name: plain_column(file, schema, name) for name in names}
-    indices = sorted({path.column for path in paths.values()})
-    counts = checked_counts("rows of each record batch", [batch.rows for batch in _batches(messages)])
-    start, stop = (0, len(counts)) if file_slice is None else (file_slice.start, file_slice.stop)
-    first = int(counts[:start].sum())
-    rows = range(first, first + int(counts[start:stop].sum()))
-    yield from number_values(file, map(_checked, _project(file, messages, indices, range(start, stop))), rows, paths)
+    layout = _layout(file, names, plain_column)
+    rows, batches = _read_batches(file, layout, file_slice)
+    yield from number_values(file, batches, rows, dict(zip(names, layout.paths, strict=True)))
 
 
 def _project(file: SourceFile, messages: list[Message], indices: list[int], batches: range) -> Iterator[pa.RecordBatch]:
@@ -131,9 +133,9 @@ def _needed(messages: list[Message], start: int, stop: int) -> Iterator[Message]
 
 # Consecutive units often read the same file: keep the last two layouts.
 @functools.lru_cache(maxsize=2)
-def _layout(file: SourceFile, names: tuple[str, ...]) -> _Layout:
+def _layout(file: SourceFile, names: tuple[str, ...], find: FindColumn = text_column) -> _Layout:
     messages, schema = _read_messages(file)
-    paths = tuple(text_column(file, schema, name) for name in names)
+    paths = tuple(find(file, schema, name) for name in names)
     batches = _batches(messages)
     rows = checked_counts("rows of each record batch", [batch.rows for batch in batches])
     return _Layout(messages, paths, rows, _text_bytes(schema, paths, batches))

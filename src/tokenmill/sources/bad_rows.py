@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 
 from tokenmill.errors import BadDocument, SourceError
 from tokenmill.sources.documents import ROW_KINDS, BadRow, Documents, ReadOptions, SourceFile
+from tokenmill.storage.digest import Hasher, hash_of
 
 NOT_UTF8 = "not valid UTF-8"
 NOT_AN_OBJECT = "not a JSON object"
@@ -22,28 +22,29 @@ SPELLS = "spells a control token"
 # How much of a bad row is kept.
 RAW_BYTES = 64 << 10
 
-_HEADLINES = {
-    NOT_UTF8: "a document is not valid UTF-8",
-    NOT_AN_OBJECT: "a line is not a JSON object",
-    NOT_TEXT: "the value of a document is neither text nor null",
-    TOO_LONG: "a document is too long",
-    SPELLS: "a document spells a control token",
+# What is said of a row that a reader excludes, and what to do. Rows with other reasons were excluded during encoding.
+_MESSAGES = {
+    NOT_UTF8: (
+        "a document is not valid UTF-8",
+        "Repair or remove the document; tokenmill never guesses what the bytes were.",
+    ),
+    NOT_AN_OBJECT: (
+        "a line is not a JSON object",
+        "JSON Lines has one object per line, in UTF-8. Repair or remove the line.",
+    ),
+    NOT_TEXT: ("the value of a document is neither text nor null", "Repair or remove the line."),
+    TOO_LONG: ("a document is too long", "Use a larger --max-document-bytes and a new --out, or split the document."),
+    SPELLS: (
+        "a document spells a control token",
+        "Remove the token from the document, or use --special text and a new --out.",
+    ),
 }
-# Reasons for which a reader excludes a row. Rows with any other reason were excluded during encoding.
-READER_REASONS = frozenset(_HEADLINES)
-
-_ADVICE = {
-    NOT_UTF8: "Repair or remove the document; tokenmill never guesses what the bytes were.",
-    NOT_AN_OBJECT: "JSON Lines has one object per line, in UTF-8. Repair or remove the line.",
-    NOT_TEXT: "Repair or remove the line.",
-    TOO_LONG: "Use a larger --max-document-bytes and a new --out, or split the document.",
-    SPELLS: "Remove the token from the document, or use --special text and a new --out.",
-}
+READER_REASONS = frozenset(_MESSAGES)
 
 
 def bad_row(row: int, reason: str, detail: str, raw: bytes | bytearray) -> BadRow:
     """A bad row whose bytes are all in memory."""
-    return BadRow(row, reason, detail, hashlib.sha256(raw).hexdigest(), bytes(raw[:RAW_BYTES]))
+    return BadRow(row, reason, detail, hash_of(raw), bytes(raw[:RAW_BYTES]))
 
 
 class LongRow:
@@ -52,7 +53,7 @@ class LongRow:
     def __init__(self, row: int) -> None:
         self.row = row
         self.size = 0
-        self._hash = hashlib.sha256()
+        self._hash = Hasher()
         self._raw = b""
 
     def take(self, data: bytearray, count: int) -> None:
@@ -118,12 +119,13 @@ def raise_or_keep(file: SourceFile, bad: Iterable[BadRow], options: ReadOptions)
 def bad_document(file: SourceFile, bad: BadRow) -> BadDocument:
     """The error to raise for a bad row."""
     measure = "row" if file.kind in ROW_KINDS else "byte"
+    headline, advice = _MESSAGES[bad.reason]
     return BadDocument(
-        _HEADLINES[bad.reason],
+        headline,
         f"file         {file.path}",
         f"{measure:<12} {bad.row}",
         f"reason       {bad.detail}",
-        _ADVICE[bad.reason],
+        advice,
     )
 
 

@@ -6,41 +6,39 @@ override those of the package.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib.resources
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from tokenmill.errors import UsageError
-from tokenmill.humanize import did_you_mean
+from tokenmill.humanize import did_you_mean, most_similar
 
 BUILTIN_CATALOG = "catalog.toml"
 CATALOG_VARIABLE = "TOKENMILL_DATASETS"
-# The name of a dataset cannot be mistaken for a file or a glob.
-DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 # A version that is named after its number of tokens, such as 10B.
 SIZE_VERSION = re.compile(r"(\d{1,15})[BT]*$", re.IGNORECASE)
 # What may replace {version} in a path.
 VERSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 GLOB_CHARACTERS = re.compile(r"[*?\[]")
 
-Record = TypeVar("Record")
 Count = Annotated[int, Meta(gt=0)]
 Line = Annotated[str, Meta(min_length=1, pattern=r"^[^\r\n]*$")]
+# The name of a dataset cannot be mistaken for a file or a glob.
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 
 
 class Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One version of a dataset: its files, and their known totals. None means unknown."""
 
-    glob: Annotated[str, Meta(pattern=r"^[^/\\@]+(/[^/\\@]+)*$")]
+    # The path may not leave the repository.
+    glob: Annotated[str, Meta(pattern=r"^(?!\.\.(/|$))[^/\\@]+(/(?!\.\.(/|$))[^/\\@]+)*$")]
     also: tuple[str, ...] = ()
     example: str | None = None
     files: Count | None = None
@@ -58,6 +56,14 @@ class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     revision: Annotated[str, Meta(pattern=r"^[\w.%-]+$")] = "main"
     column: Line = "text"
     about: str = ""
+
+    def __post_init__(self) -> None:
+        for name, version in self.versions.items():
+            example = version.example is not None and fnmatchcase(version.example, name)
+            if {"{version}" in version.glob, example} != {bool(GLOB_CHARACTERS.search(name))}:
+                raise ValueError(
+                    f"the version {name} is a pattern if its `glob` has {{version}} and it has an `example`"
+                )
 
 
 class DatasetSelection(msgspec.Struct, frozen=True):
@@ -109,18 +115,42 @@ class Catalog:
     def nearest(self, name: str) -> str | None:
         """The dataset that a mistyped name, or the name of a repository, probably means."""
         by_repository = {dataset.repository.lower(): key for key, dataset in self.entries.items()}
-        closest = [] if "/" in name else _closest(name, self.entries)
+        closest = [] if "/" in name else most_similar(name, self.entries)
         return next(iter(closest), by_repository.get(name.lower()))
 
 
 def load() -> Catalog:
     """The catalog: the entries of the package, overridden by those of the user's file."""
     builtin = importlib.resources.files("tokenmill.sources").joinpath(BUILTIN_CATALOG).read_bytes()
-    entries = dict(_entries(BUILTIN_CATALOG, builtin))
     path = os.environ.get(CATALOG_VARIABLE)
-    if path:
-        entries |= _entries(path, _read(path))
-    return Catalog(entries)
+    return Catalog(_entries(BUILTIN_CATALOG, builtin) | (_entries(path) if path else {}))
+
+
+def _entries(path: str, content: bytes | None = None) -> dict[str, Dataset]:
+    """The entries of a file. Raises UsageError, which names the entry that is wrong."""
+    entries: dict[str, Dataset] = {}
+    name, reason = "", "its values are nested too deep"
+    try:
+        if content is None:
+            with open(path, "rb") as file:
+                content = file.read()
+        for name, table in tomllib.loads(content.decode()).items():
+            entries[msgspec.convert(name, Name)] = msgspec.convert(table, Dataset, strict=True)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+    except ValueError as error:  # not UTF-8, not TOML, or another entry than a dataset's
+        reason = str(error)
+    except RecursionError:
+        pass
+    else:
+        return entries
+    raise UsageError(
+        "the file of datasets cannot be read",
+        f"file         {path}",
+        *([f"entry        {name}"] if name else []),
+        f"reason       {reason}",
+        f"The environment variable {CATALOG_VARIABLE} names it: correct it, or unset it.",
+    )
 
 
 def versions_text(dataset: Dataset) -> str:
@@ -156,66 +186,3 @@ def _is_near_size(version: str, other: str) -> bool:
 def _choices(name: str, dataset: Dataset) -> list[str]:
     first, entry = next(iter(dataset.versions.items()))
     return [f"versions     {versions_text(dataset)}", f"Example: {name} --version {entry.example or first}"]
-
-
-def _closest(word: str, candidates: Iterable[str]) -> list[str]:
-    by_lower = {candidate.lower(): candidate for candidate in candidates}
-    return [by_lower[match] for match in difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.65)]
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise UsageError(
-            "the file of datasets cannot be read",
-            f"file         {path}",
-            f"reason       {os.strerror(error.errno or 0)}",
-            f"The environment variable {CATALOG_VARIABLE} names it: correct it, or unset it.",
-        ) from error
-
-
-def _entries(path: str, content: bytes) -> Iterator[tuple[str, Dataset]]:
-    try:
-        tables = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError("the file of datasets is not TOML", f"file         {path}", f"reason       {error}") from error
-    except RecursionError as error:
-        raise UsageError(
-            "the file of datasets cannot be read", f"file         {path}", "reason       its values are nested too deep"
-        ) from error
-    for name, table in tables.items():
-        if not DATASET_NAME.fullmatch(name):
-            raise _entry_error(path, name, "a dataset's name is made of letters, digits, - and _")
-        versions = table.get("versions") if isinstance(table, dict) else None
-        for key, value in versions.items() if isinstance(versions, dict) else ():  # separately, so that errors name it
-            _check_version(path, f"{name}.versions.{key}", key, value)
-        yield name, _convert(path, name, table, Dataset)
-
-
-def _check_version(path: str, entry: str, name: str, table: Any) -> None:
-    """Raise UsageError if the pattern, the example and the path of a version do not fit each other."""
-    version = _convert(path, entry, table, Version)
-    if ".." in version.glob.split("/"):
-        raise _entry_error(path, entry, "key `glob` may not leave the repository")
-    if bool(GLOB_CHARACTERS.search(name)) != ("{version}" in version.glob):
-        raise _entry_error(path, entry, "key `glob` has {version} in it if the version is a pattern, and only then")
-    if bool(GLOB_CHARACTERS.search(name)) != (version.example is not None and fnmatchcase(version.example, name)):
-        raise _entry_error(path, entry, "key `example` is a version that the pattern means; only a pattern has one")
-
-
-def _convert(path: str, entry: str, table: Any, kind: type[Record]) -> Record:
-    try:
-        return msgspec.convert(table, kind, strict=True)
-    except msgspec.ValidationError as error:
-        raise _entry_error(path, entry, str(error)) from error
-
-
-def _entry_error(path: str, entry: str, reason: str) -> UsageError:
-    return UsageError(
-        "an entry of the file of datasets is wrong",
-        f"file         {path}",
-        f"entry        {entry}",
-        f"reason       {reason}",
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from tokenmill.sources.documents import Columns, Documents, Int64Array, ReadOpti
 from tokenmill.sources.missing_column import OTHER_COLUMN, NoColumn
 from tokenmill.sources.plain_values import as_plain
 from tokenmill.sources.text_columns import ROLE, is_list, join_of, refuse_conversation, strings_at, template_of
-from tokenmill.storage.text_types import is_text
+from tokenmill.storage.arrow_text import is_text
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 # Sanity limit for the rows or bytes that one file declares. Sums over a million files fit into 64 bits.
@@ -56,6 +56,9 @@ class ColumnPath:
         if index < 0:
             raise MalformedDataError(f"it has {', '.join(batch.schema.names)} where the column {self.name} has to be")
         return batch.column(index)
+
+
+FindColumn = Callable[[SourceFile, pa.Schema, str], ColumnPath]
 
 
 def read_text(

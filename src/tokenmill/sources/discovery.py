@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from tokenmill.sources.foreign import unsupported
 from tokenmill.sources.ignored import Ignored, IgnoredBuilder
 from tokenmill.sources.splits import Declaration, Source, SplitChoice, SplitSearch
 from tokenmill.sources.store_guard import StoreGuard
+from tokenmill.storage.digest import Hasher
 
 EXTENSIONS = {
     ".parquet": "parquet",
@@ -169,8 +169,7 @@ def with_identities(table: pa.Table, on_progress: Callable[[int], None] = lambda
 
 def _identity(path: str, size: int, fingerprint: str) -> int:
     start = storage.read_start(storage.FileInfo(path, size, fingerprint), IDENTITY_BYTES)
-    digest = hashlib.sha256(size.to_bytes(8, "little") + start)
-    return int.from_bytes(digest.digest()[:8], "little")
+    return int.from_bytes(Hasher(size.to_bytes(8, "little") + start).digest(length=8), "little")
 
 
 def splits_of(table: pa.Table) -> list[str | None]:

@@ -95,13 +95,13 @@ class BadRow(msgspec.Struct, frozen=True):
     """A row that cannot be a document, and why.
 
     `reason` is one of a few fixed phrases, so that bad rows can be counted by it; `detail` describes this row. `raw` is
-    the line or the column's value, truncated to 64 KiB; `sha256` is the hash of all of it.
+    the line or the column's value, truncated to 64 KiB; `blake3` is the hash of all of it.
     """
 
     row: int
     reason: str
     detail: str
-    sha256: str
+    blake3: str
     raw: bytes
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tokenmill.errors import SourceError
 from tokenmill.humanize import size
@@ -24,49 +25,48 @@ _WARC = (
 _PANDAS = 'python -c "import pandas,sys;pandas.{read}(sys.argv[1]).to_parquet(sys.argv[2])" {file} {new}.parquet'
 _HTML = "WARC files hold web pages as HTML. Take the .wet files, which hold their text, or extract the text first."
 
-# What a file is and the command that converts it, by the ending of its name. {new} is the name without the ending.
-TYPES: dict[str, tuple[str, str]] = {
-    ".warc": ("a web archive (WARC)", _HTML),
-    ".warc.gz": ("a web archive (WARC)", _HTML),
-    ".wet": ("the text of a web archive (WET)", _WARC),
-    ".wet.gz": ("the text of a web archive (WET)", _WARC),
-    ".xlsx": ("an Excel workbook", _PANDAS.replace("{read}", "read_excel")),
-    ".orc": ("an ORC file", _PANDAS.replace("{read}", "read_orc")),
-    ".pkl": ("a pickle", _PANDAS.replace("{read}", "read_pickle")),
-    ".avro": ("an Avro file", "avro-tools tojson {file} > {new}.jsonl"),
-    ".zip": ("a zip archive", "unzip {file} -d {new}"),
-    ".tar": ("a tar archive", "tar -xf {file}"),
-    ".tar.gz": ("a tar archive", "tar -xf {file}"),
-    ".tgz": ("a tar archive", "tar -xf {file}"),
-    ".tar.zst": ("a tar archive", "tar --zstd -xf {file}"),
-    ".7z": ("a 7-Zip archive", "7z x {file}"),
-    ".bz2": ("compressed with bzip2", "bunzip2 --keep {file}"),
-    ".xz": ("compressed with xz", "xz --decompress --keep {file}"),
-    ".lz4": ("compressed with lz4", "lz4 -d {file}"),
-    ".pdf": ("a PDF file", "pdftotext {file} {new}.txt"),
-    ".docx": ("a Word document", "pandoc {file} -t plain -o {new}.txt"),
-    ".epub": ("an e-book", "pandoc {file} -t plain -o {new}.txt"),
-    ".html": ("an HTML page", "pandoc {file} -t plain -o {new}.txt"),
-    ".md": ("Markdown text", "cp {file} {new}.txt"),
-    ".sqlite": ("an SQLite database", "sqlite3 -csv -header {file} 'select * from TABLE' > {new}.csv"),
-    ".db": ("a database", "sqlite3 -csv -header {file} 'select * from TABLE' > {new}.csv"),
-}
-# What a file is by its first bytes, whatever its name says, and what helps.
-MAGIC: tuple[tuple[bytes, str, str], ...] = (
-    (b"\xff\xfe\x00\x00", "UTF-32 text", "iconv -f UTF-32 -t UTF-8 {file} > {new}.utf8{ending}"),
-    (b"\xff\xfe", "UTF-16 text", "iconv -f UTF-16 -t UTF-8 {file} > {new}.utf8{ending}"),
-    (b"\xfe\xff", "UTF-16 text", "iconv -f UTF-16 -t UTF-8 {file} > {new}.utf8{ending}"),
-    (b"\x1f\x8b", "compressed with gzip, and its name does not end in .gz", "mv {file} {file}.gz"),
-    (b"\x28\xb5\x2f\xfd", "compressed with zstd, and its name does not end in .zst", "mv {file} {file}.zst"),
-    *((b"BZh%d1AY&SY" % level, "compressed with bzip2", "bunzip2 --keep {file}") for level in range(1, 10)),
-    (b"\xfd7zXZ\x00", "compressed with xz", "xz --decompress --keep --suffix={ending} {file}"),
-    (b"PK\x03\x04", "a zip archive", "unzip {file} -d {new}"),
-    (b"PAR1", "a Parquet file, and its name does not end in .parquet", "mv {file} {new}.parquet"),
-    (b"ARROW1", "an Arrow file, and its name does not end in .arrow", "mv {file} {new}.arrow"),
-    (b"%PDF-", "a PDF file", "pdftotext {file} {new}.txt"),
-    (b"SQLite format 3\x00", "an SQLite database", TYPES[".sqlite"][1]),
-    (b"WARC/1.", "a web archive", _WARC),
-    (b"version https://git-lfs.github.com/spec/", "a pointer of Git LFS, not the file itself", "git lfs pull"),
+
+class Foreign(NamedTuple):
+    """A kind of file: what it is, the command that converts it, its endings, and the first bytes that betray it.
+
+    In the command, {new} is the name without its ending, and {ending} that ending.
+    """
+
+    what: str
+    command: str
+    endings: tuple[str, ...] = ()
+    magic: tuple[bytes, ...] = ()
+
+
+_UTF_16 = "iconv -f UTF-16 -t UTF-8 {file} > {new}.utf8{ending}"
+FOREIGN = (
+    Foreign("a web archive (WARC)", _HTML, (".warc", ".warc.gz")),
+    Foreign("the text of a web archive (WET)", _WARC, (".wet", ".wet.gz"), (b"WARC/1.",)),
+    Foreign("an Excel workbook", _PANDAS.replace("{read}", "read_excel"), (".xlsx",)),
+    Foreign("a pickle", _PANDAS.replace("{read}", "read_pickle"), (".pkl",)),
+    Foreign("a zip archive", "unzip {file} -d {new}", (".zip",), (b"PK\x03\x04",)),
+    Foreign("a tar archive", "tar -xf {file}", (".tar", ".tar.gz", ".tgz")),
+    Foreign(
+        "compressed with bzip2", "bunzip2 --keep {file}", (".bz2",), tuple(b"BZh%d1AY&SY" % n for n in range(1, 10))
+    ),
+    Foreign("compressed with xz", "xz --decompress --keep --suffix={ending} {file}", (".xz",), (b"\xfd7zXZ\x00",)),
+    Foreign("a PDF file", "pdftotext {file} {new}.txt", (".pdf",), (b"%PDF-",)),
+    Foreign("a document", "pandoc {file} -t plain -o {new}.txt", (".docx", ".epub")),
+    Foreign("an HTML page", "pandoc {file} -t plain -o {new}.txt", (".html",)),
+    Foreign("Markdown text", "cp {file} {new}.txt", (".md",)),
+    Foreign("UTF-32 text", _UTF_16.replace("16", "32"), magic=(b"\xff\xfe\x00\x00",)),
+    Foreign("UTF-16 text", _UTF_16, magic=(b"\xff\xfe", b"\xfe\xff")),
+    Foreign("compressed with gzip, and its name does not end in .gz", "mv {file} {file}.gz", magic=(b"\x1f\x8b",)),
+    Foreign(
+        "compressed with zstd, and its name does not end in .zst", "mv {file} {file}.zst", magic=(b"\x28\xb5\x2f\xfd",)
+    ),
+    Foreign("a Parquet file, and its name does not end in .parquet", "mv {file} {new}.parquet", magic=(b"PAR1",)),
+    Foreign("an Arrow file, and its name does not end in .arrow", "mv {file} {new}.arrow", magic=(b"ARROW1",)),
+    Foreign(
+        "a pointer of Git LFS, not the file itself",
+        "git lfs pull",
+        magic=(b"version https://git-lfs.github.com/spec/",),
+    ),
 )
 # Bytes of text in UTF-16 without a mark that are zero, of those at even or at odd places.
 MIN_ZEROS = 0.3
@@ -80,33 +80,31 @@ LATIN_1 = "iconv -f WINDOWS-1252 -t UTF-8 {file} > {new}.utf8{ending}"
 def unsupported(path: str, supported: Sequence[str]) -> SourceError:
     """The error for a file whose name says that tokenmill does not read it."""
     name = os.path.basename(path).lower()
-    ending = next((end for end in sorted(TYPES, key=len, reverse=True) if name.endswith(end)), None)
-    if ending is None:
-        return SourceError(
-            f"unsupported file type: {os.path.splitext(path)[1] or os.path.basename(path)}",
-            f"file         {path}",
-            f"supported    {' '.join(supported)}",
-            "Convert the file, or remove it from the sources.",
-        )
-    what, command = TYPES[ending]
-    return _error(path, f"unsupported file type: {ending} ({what})", command)
+    for kind in FOREIGN:
+        for ending in kind.endings:
+            if name.endswith(ending):
+                return _error(path, f"unsupported file type: {ending} ({kind.what})", kind.command)
+    return SourceError(
+        f"unsupported file type: {os.path.splitext(path)[1] or os.path.basename(path)}",
+        f"file         {path}",
+        f"supported    {' '.join(supported)}",
+        "Convert the file, or remove it from the sources.",
+    )
 
 
 def refuse_foreign(file: SourceFile) -> None:
     """Raise SourceError if the first bytes of a text, CSV or JSON Lines file show that it is something else."""
     data = read_sample(file)[0]
-    for magic, what, command in MAGIC:
-        if data.startswith(magic):
-            raise _error(file.path, f"a source is {what}", command, file.size)
+    for kind in FOREIGN:
+        if data.startswith(kind.magic):
+            raise _error(file.path, f"a source is {kind.what}", kind.command, file.size)
     if _is_utf_16(data):
-        order = "LE" if data[1:2] == b"\x00" else "BE"
-        command = f"iconv -f UTF-16{order} -t UTF-8 {{file}} > {{new}}.utf8{{ending}}"
+        command = _UTF_16.replace("16", "16LE" if data[1:2] == b"\x00" else "16BE")
         raise _error(file.path, "a source is UTF-16 text without a byte order mark", command, file.size)
     if file.kind == "jsonl":
         _refuse_json(file, data.removeprefix(BYTE_ORDER_MARK))
     if _is_latin_1(data):
-        what = "not UTF-8 but probably Windows-1252 or Latin-1"
-        raise _error(file.path, f"a source is {what}", LATIN_1, file.size)
+        raise _error(file.path, "a source is not UTF-8 but probably Windows-1252 or Latin-1", LATIN_1, file.size)
 
 
 # The start of an array of objects, strings or arrays. A line such as `[7` is a bad line of JSON Lines.

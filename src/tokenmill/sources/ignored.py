@@ -45,16 +45,14 @@ class Ignored(Readable, msgspec.Struct, frozen=True):
 
     def notes(self) -> list[str]:
         """One sentence for each kind of thing that is not read, hidden files excepted."""
-        notes = []
-        if self.files:
-            notes.append(f"not read: {self.files_note()}")
-        if self.special:
-            notes.append(f"not read, because not a regular file: {self._first_paths('special', self.special)}")
-        if self.stores:
-            notes.append(f"not read, because it is a token store: {self._first_paths('stores', self.stores)}")
-        if self.repeated:
-            notes.append(f"read once: {self._first_paths('repeated', self.repeated)}")
-        return notes
+        lists = {
+            "special": "not read, because not a regular file",
+            "stores": "not read, because it is a token store",
+            "repeated": "read once",
+        }
+        files = [f"not read: {self.files_note()}"] if self.files else []
+        found = {kind: getattr(self, kind) for kind in lists}
+        return files + [f"{lists[kind]}: {self._first_paths(kind, paths)}" for kind, paths in found.items() if paths]
 
     def files_note(self) -> str:
         """The files with unknown extensions in one line."""

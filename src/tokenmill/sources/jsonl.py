@@ -42,9 +42,8 @@ from tokenmill.sources.documents import (
     as_text,
 )
 from tokenmill.sources.file_start import BYTE_ORDER_MARK
-from tokenmill.sources.json_parsers import load
 from tokenmill.sources.json_values import ValueStream, has_values
-from tokenmill.sources.jsonl_values import as_utf8, parse_block, read_values
+from tokenmill.sources.jsonl_values import load, parse_block, read_values
 from tokenmill.sources.missing_column import WHITE_SPACE, key_spellings
 from tokenmill.sources.text_columns import (
     NotAnObject,
@@ -56,6 +55,7 @@ from tokenmill.sources.text_columns import (
     template_of,
     value_at,
 )
+from tokenmill.storage.arrow_text import as_utf8
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 # Types are not guessed from a longer line.
@@ -153,22 +153,14 @@ class _Lines:
 
 def _missing(lines: _Lines, nulls: npt.NDArray[np.int64], names: tuple[str, ...]) -> RowArray:
     """The rows, of those at these indices, that lack a key or a path. Only lines that may have all keys are parsed."""
-    if not len(nulls):
-        return np.empty(0, np.uint64)
-    bounds = np.append(np.stack([lines.start, lines.stop], axis=1).ravel(), len(lines.data))
-    every = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds.astype(np.int64)), pa.py_buffer(lines.data)]
-    )
-    spelled = every.take(pa.array(2 * nulls))
-    may_have = np.logical_and.reduce([_may_have(spelled, name) for name in names])
-    has_all = [_has_paths(lines.raw(index), names) for index in nulls[may_have].tolist()]
-    lacking = np.setdiff1d(nulls, nulls[may_have][np.array(has_all, bool)])
-    return np.asarray(lines.rows[lacking], np.uint64)
-
-
-def _may_have(spelled: pa.LargeBinaryArray, name: str) -> npt.NDArray[np.bool_]:
-    found = [pc.match_substring(spelled, pattern) for pattern in key_spellings(name)]
-    return np.asarray(functools.reduce(pc.or_, found))
+    spellings = [[text.encode() for text in key_spellings(name)] for name in names]
+    lacking = []
+    for index in nulls.tolist():
+        line = lines.raw(index)
+        may_have_all = all(any(text in line for text in texts) for texts in spellings)
+        if not (may_have_all and _has_paths(line, names)):
+            lacking.append(index)
+    return np.asarray(lines.rows[np.array(lacking, np.int64)], np.uint64)
 
 
 def _has_paths(line: bytearray, names: tuple[str, ...]) -> bool:
@@ -240,17 +232,18 @@ def _strings(table: pa.Table, name: str, options: ReadOptions) -> pa.LargeString
     return pc.coalesce(text, strings_at(table[first].combine_chunks(), tuple(steps), join_of(options)))
 
 
-def _parse_lines(lines: _Lines, options: ReadOptions, *, is_strict: bool) -> tuple[pa.LargeBinaryArray, list[BadRow]]:
-    """The values (text or null) of the good lines, and the bad lines. Removes the bad lines from `lines`.
+def _parse_lines(lines: _Lines, options: ReadOptions, *, is_strict: bool) -> tuple[pa.LargeStringArray, list[BadRow]]:
+    """The text of the good lines, null where there is none, and the bad lines, which are removed from `lines`.
 
     If `is_strict`, a line that is not JSON raises: in an array, a missing brace makes one value of many objects.
     """
-    values: list[bytes | None] = []
+    template = template_of(options)
+    columns: list[list[bytes | None]] = [[] for _ in template.names]
     bad: list[BadRow] = []
     bad_indices = []
     for index, line in enumerate(lines):
         try:
-            values.append(_value(line, options))
+            values = _values(line, options)
         except _BadLineError as error:
             if is_strict and isinstance(error, _NotJsonError):
                 raise MalformedDataError(
@@ -258,8 +251,12 @@ def _parse_lines(lines: _Lines, options: ReadOptions, *, is_strict: bool) -> tup
                 ) from error
             bad.append(bad_row(int(lines.rows[index]), error.reason, error.detail, lines.raw(index)))
             bad_indices.append(index)
+        else:
+            for column, value in zip(columns, values, strict=True):
+                column.append(value)
     lines.remove(bad_indices)
-    return pa.array(values, pa.large_binary()), bad
+    texts = [as_text(pa.array(column, pa.large_binary())) for column in columns]
+    return template.fill(texts, options.null), bad
 
 
 class _BadLineError(Exception):
@@ -275,35 +272,30 @@ class _NotJsonError(_BadLineError):
     """A line is not JSON."""
 
 
-def _value(line: bytearray, options: ReadOptions) -> bytes | None:
+def _values(line: bytearray, options: ReadOptions) -> list[bytes | None]:
+    """The text of each column of the template in a line, as UTF-8. It is not valid where the line is not."""
     try:
         record = load(line, float, "surrogateescape")
     except ValueError as error:
         raise _NotJsonError(NOT_AN_OBJECT, f"{error}; found {_excerpt(line)}") from error
     if not isinstance(record, dict):
         raise _BadLineError(NOT_AN_OBJECT, f"found {_excerpt(line)}")
-    template = template_of(options)
+    names = template_of(options).names
     try:
-        values = [value_at(record, name, options) for name in template.names]
+        values = [value_at(record, name, options) for name in names]
     except RecursionError:
         raise _BadLineError(NOT_TEXT, "lists are nested too deeply") from None
-    for name, value in zip(template.names, values, strict=True):
+    for name, value in zip(names, values, strict=True):
         if isinstance(value, NotAnObject):
             before = name.rsplit(".", value.steps)[0]
             raise _BadLineError(NOT_TEXT, f"{before!r} is {_shown(value.value)}, not an object")
         if value is not None and not isinstance(value, str):
             raise _BadLineError(NOT_TEXT, f"the value of {name!r} is {_shown(value)}")
-    text = template.fill_one(values, options.null)
-    return None if text is None else _encoded(text, line)
-
-
-def _encoded(text: str, line: bytearray) -> bytes:
-    """Text as UTF-8. It is not valid if it has bytes of the line that are not."""
     try:
         line.decode()
     except UnicodeDecodeError:
-        return text.encode(errors="surrogatepass")
-    return as_utf8(text)
+        return [None if value is None else value.encode(errors="surrogatepass") for value in values]
+    return [None if value is None else as_utf8(value) for value in values]
 
 
 def _shown(value: Any) -> str:

@@ -1,22 +1,91 @@
-"""Parse keys of JSON Lines with pyarrow, block by block, and keys of any plain type with Python where that fails.
+"""Parse JSON Lines, blocks with pyarrow and single lines with Python, and read keys of any plain type.
 
-The types of the values are those of all lines of a slice, so they do not depend on how the slice is cut into blocks.
+Both parsers accept the same lines. Python's alone would refuse bytes that are not UTF-8, values in a thousand lists and
+objects, and the numbers `Inf`, `-Inf` and `-NaN`. The types of the values are those of all lines of a slice, so they do
+not depend on how the slice is cut into blocks.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json
 
 from tokenmill.sources.documents import Columns, RowArray
-from tokenmill.sources.json_parsers import TooDeep, Types, load, parse
 from tokenmill.sources.plain_values import MAX_EXACT, TEXT, TYPES, as_plain
+from tokenmill.storage.arrow_text import as_utf8
 from tokenmill.storage.untrusted.malformed import MalformedDataError
+
+# If a line is nested too deeply for Python's parser, values in more lists and objects than this are not read.
+MAX_DEPTH = 100
+
+_PART = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]|-?(?:NaN|Inf(?:inity)?)')
+_NUMBERS = {"-NaN": "NaN", "Inf": "Infinity", "-Inf": "-Infinity"}
+# What stands for such a value until the line is parsed: a number that is not written like this otherwise.
+_PLACEHOLDER = "0.0e-00000100"
+
+Types = Mapping[str, pa.DataType]
+
+
+class TooDeep:
+    """A value that is nested too deeply to be read."""
+
+
+def parse(data: bytes | bytearray, types: Types | None) -> pa.Table:
+    """Parse lines with pyarrow: the keys in `types`, or all keys with the types that pyarrow infers."""
+    if types is None:
+        options = pa.json.ParseOptions(unexpected_field_behavior="infer")
+    else:
+        schema = pa.schema(list(types.items()))
+        options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    blocks = pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    return pa.json.read_json(pa.BufferReader(data), read_options=blocks, parse_options=options)
+
+
+def load(line: bytes | bytearray, parse_int: Callable[[str], Any], errors: str) -> Any:
+    """Parse a line with Python. `errors` is what happens to bytes that are not UTF-8, as in `bytes.decode`.
+
+    Raises ValueError if the line is not JSON.
+    """
+    text = line.decode(errors=errors)
+    try:
+        return json.loads(text, parse_int=parse_int)
+    except (ValueError, RecursionError) as error:
+        if not _is_accepted(line):
+            raise ValueError(str(error)) from error
+    return json.loads(_for_python(text), parse_int=parse_int, parse_float=_float)
+
+
+def _is_accepted(line: bytes | bytearray) -> bool:
+    """Whether pyarrow accepts a line as one object."""
+    try:
+        return line[:1] == b"{" and len(parse(line, {})) == 1
+    except pa.ArrowInvalid:
+        return False
+
+
+def _for_python(text: str) -> str:
+    """JSON text that Python accepts, with a placeholder for each value in more than MAX_DEPTH lists and objects."""
+    kept, end, depth = list[str](), 0, 0
+    for match in _PART.finditer(text):
+        part = match[0]
+        is_kept = depth <= MAX_DEPTH
+        depth += (part in {"[", "{"}) - (part in {"]", "}"})
+        if is_kept:
+            kept += [text[end : match.start()], _NUMBERS.get(part, part) if depth <= MAX_DEPTH else _PLACEHOLDER]
+        end = match.end()
+    return "".join([*kept, text[end:]])
+
+
+def _float(digits: str) -> float | TooDeep:
+    return TooDeep() if digits == _PLACEHOLDER else float(digits)
+
 
 MAX_BLOCK_BYTES = 2**31 - 2  # pyarrow counts the bytes of a block in 32 bits
 
@@ -69,14 +138,6 @@ def read_values(blocks: Callable[[], Iterator[JsonLines]], names: tuple[str, ...
     columns = {name: _joined([part.values[name] for part in found]) for name in names}
     _guesses.update({name: column.type for name, column in columns.items() if column.type in GUESSED})
     return Columns(rows, pa.table(columns))
-
-
-def as_utf8(text: str) -> bytes:
-    """Text as UTF-8. Lone surrogates become U+FFFD, as in tiktoken."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 def _has_value(column: pa.ChunkedArray) -> bool:

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill import storage
 from tokenmill.errors import SourceError
-from tokenmill.sources.columnar import ColumnPath, checked_counts, text_column
+from tokenmill.sources.columnar import ColumnPath, FindColumn, checked_counts, text_column
 from tokenmill.sources.documents import Int64Array, SourceFile, Span
 
 # The first read of a remote file fetches this much of its end: most footers are shorter.
@@ -27,8 +25,6 @@ TRAILER_BYTES = 8
 ENCRYPTED_MAGIC = b"PARE"
 # The signature after the plain footer of a file with encrypted columns: a nonce of 12 bytes and a tag of 16 bytes.
 SIGNATURE_BYTES = 28
-
-FindColumn = Callable[[SourceFile, pa.Schema, str], ColumnPath]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from tokenmill.sources.bad_rows import SPELLS, bad_row, without_rows
 from tokenmill.sources.documents import Documents, Int64Array, ReadOptions, SourceFile
 from tokenmill.sources.text_columns import template_of
+from tokenmill.storage.arrow_text import text_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,7 @@ class Spellings:
 
     def count(self, text: pa.LargeStringArray) -> Int64Array:
         """How often each document spells one of the texts."""
-        data, offsets = _buffers(text)
+        data, offsets = text_buffers(text)
         spans = np.array(list(self._spans(data.data)), np.int64).reshape(-1, 2)
         documents = np.searchsorted(offsets, spans[:, 0], side="right") - 1
         is_inside = spans[:, 1] <= offsets[documents + 1]
@@ -78,12 +79,3 @@ def refuse_spelled(file: SourceFile, documents: Documents, options: ReadOptions)
         raw = str(documents.text[index].as_py()).encode()
         bad.append(bad_row(int(documents.rows[index]), SPELLS, f"found {spellings.first(raw)!r}", raw))
     return without_rows(file, documents, is_bad, bad, options)
-
-
-def _buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint8], Int64Array]:
-    """The bytes of an array, and the offsets of its documents, which start at 0."""
-    _, offsets, data = text.buffers()
-    if not len(text) or data is None:
-        return np.empty(0, np.uint8), np.zeros(len(text) + 1, np.int64)
-    own = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text) + 1]
-    return np.frombuffer(data, np.uint8)[own[0] : own[-1]], own - own[0]

@@ -56,16 +56,6 @@ class Template:
         has_value = functools.reduce(combine, (column.is_valid() for column in columns))
         return pc.if_else(has_value, text, pa.scalar(None, pa.large_string()))
 
-    def fill_one(self, values: list[str | None], null: str) -> str | None:
-        """The same for one row."""
-        if self.is_plain:
-            return values[0]
-        is_null = [value is None for value in values]
-        if all(is_null) if null == EMPTY else any(is_null):
-            return None
-        pairs = zip(values, self.literals[1:], strict=True)
-        return self.literals[0] + "".join((value or "") + literal for value, literal in pairs)
-
 
 @dataclass(frozen=True, slots=True)
 class NotAnObject:

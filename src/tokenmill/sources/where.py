@@ -33,20 +33,8 @@ MAX_COMPARISONS = 500
 SHOWN = 60
 MAX_INT = 1 << 63
 
-NEGATED = {
-    "=": "!=",
-    "!=": "=",
-    "<": ">=",
-    ">=": "<",
-    ">": "<=",
-    "<=": ">",
-    "in": "not in",
-    "not in": "in",
-    "is null": "is not null",
-    "is not null": "is null",
-    "and": "or",
-    "or": "and",
-}
+_OPPOSITES = (("=", "!="), ("<", ">="), (">", "<="), ("in", "not in"), ("is null", "is not null"), ("and", "or"))
+NEGATED = {one: other for pair in _OPPOSITES for one, other in (pair, pair[::-1])}
 SPELLINGS = {"==": "=", "<>": "!="}
 KEYWORDS = frozenset({"and", "or", "not", "in", "is", "null", "true", "false"})
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -61,7 +49,7 @@ COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 _PART = r'(?:"(?:[^"]|"")+"|[^\W\d]\w*)'
 _TOKEN = re.compile(
     rf"""(?P<string>'(?:[^']|'')*')|(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"""
-    rf"""|(?P<name>{_PART}(?:\.{_PART})*)|(?P<sign><=|>=|!=|<>|==|[=<>(),])"""
+    rf"""|(?P<name>{_PART}(?:\.{_PART})*)|(?P<sign><=|>=|!=|<>|==|[=<>(),])|(?P<other>\S)"""
 )
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
@@ -282,17 +270,11 @@ class _Parser:
     def _tokens(self) -> list[tuple[str, str, int]]:
         """The kind, the text and the place of each token, and a last one of the kind `end`."""
         tokens: list[tuple[str, str, int]] = []
-        place = 0
-        while place < len(self.text):
-            if self.text[place].isspace():
-                place += 1
-                continue
-            match = _TOKEN.match(self.text, place)
-            if match is None:
-                is_quote = self.text[place] in "'\""
-                raise self._error_at(place, "a quote is not closed" if is_quote else "unexpected character")
-            tokens.append((str(match.lastgroup), match[0], place))
-            place = match.end()
+        for match in _TOKEN.finditer(self.text):
+            if match.lastgroup == "other":
+                what = "a quote is not closed" if match[0] in "'\"" else "unexpected character"
+                raise self._error_at(match.start(), what)
+            tokens.append((str(match.lastgroup), match[0], match.start()))
         return [*tokens, ("end", "", len(self.text))]
 
     def _error(self, message: str, *advice: str) -> UsageError:

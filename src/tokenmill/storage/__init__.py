@@ -3,41 +3,30 @@
 Addresses are plain strings.
 """
 
-from tokenmill.storage.addresses import FileInfo, absolute, resolved, scheme
-from tokenmill.storage.folder import Folder, Locks, free_bytes, publish_new, read_existing
-from tokenmill.storage.inputs import check_unchanged, find, identity_at, open_input, prefetch, read_start, stat
-from tokenmill.storage.local.listing import Directory, Identity, Listing, SkippedEntry
-from tokenmill.storage.local.writing import AlreadyPublishedError
-from tokenmill.storage.open_folder import folder_at
-from tokenmill.storage.prefetch import Threads, io_threads, prefetch_map, thread_map
-from tokenmill.storage.range_file import Span
-
-__all__ = [
-    "AlreadyPublishedError",
-    "Directory",
-    "FileInfo",
-    "Folder",
-    "Identity",
-    "Listing",
-    "Locks",
-    "SkippedEntry",
-    "Span",
-    "Threads",
-    "absolute",
-    "check_unchanged",
-    "find",
-    "folder_at",
-    "free_bytes",
-    "identity_at",
-    "io_threads",
-    "open_input",
-    "prefetch",
-    "prefetch_map",
-    "publish_new",
-    "read_existing",
-    "read_start",
-    "resolved",
-    "scheme",
-    "stat",
-    "thread_map",
-]
+from tokenmill.storage.addresses import FileInfo as FileInfo
+from tokenmill.storage.addresses import absolute as absolute
+from tokenmill.storage.addresses import resolved as resolved
+from tokenmill.storage.addresses import scheme as scheme
+from tokenmill.storage.folder import Folder as Folder
+from tokenmill.storage.folder import Locks as Locks
+from tokenmill.storage.folder import free_bytes as free_bytes
+from tokenmill.storage.folder import publish_new as publish_new
+from tokenmill.storage.folder import read_existing as read_existing
+from tokenmill.storage.inputs import check_unchanged as check_unchanged
+from tokenmill.storage.inputs import find as find
+from tokenmill.storage.inputs import identity_at as identity_at
+from tokenmill.storage.inputs import open_input as open_input
+from tokenmill.storage.inputs import prefetch as prefetch
+from tokenmill.storage.inputs import read_start as read_start
+from tokenmill.storage.inputs import stat as stat
+from tokenmill.storage.local.listing import Directory as Directory
+from tokenmill.storage.local.listing import Identity as Identity
+from tokenmill.storage.local.listing import Listing as Listing
+from tokenmill.storage.local.listing import SkippedEntry as SkippedEntry
+from tokenmill.storage.local.writing import AlreadyPublishedError as AlreadyPublishedError
+from tokenmill.storage.open_folder import folder_at as folder_at
+from tokenmill.storage.prefetch import Threads as Threads
+from tokenmill.storage.prefetch import io_threads as io_threads
+from tokenmill.storage.prefetch import prefetch_map as prefetch_map
+from tokenmill.storage.prefetch import thread_map as thread_map
+from tokenmill.storage.range_file import Span as Span

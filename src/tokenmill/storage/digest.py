@@ -1,11 +1,22 @@
-"""Canonical JSON, its digest, and the differences between two records."""
+"""The hash of bytes (BLAKE3), canonical JSON, its digest, and the differences between two records."""
 
 from __future__ import annotations
 
-import hashlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from blake3 import blake3
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+Hasher = blake3
+"""Hashes bytes that come one after the other, with one thread."""
+
+
+def hash_of(data: Buffer) -> str:
+    """The BLAKE3 of bytes."""
+    return Hasher(data).hexdigest()
 
 
 def canonical(record: Any) -> bytes:
@@ -14,8 +25,8 @@ def canonical(record: Any) -> bytes:
 
 
 def digest_of(record: Any) -> str:
-    """SHA-256 of a record in canonical JSON."""
-    return hashlib.sha256(canonical(record)).hexdigest()
+    """The hash of a record in canonical JSON."""
+    return hash_of(canonical(record))
 
 
 def differences(before: dict[str, str], now: dict[str, str]) -> list[tuple[str, str, str]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import functools
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ from tokenmill.errors import UsageError
 from tokenmill.humanize import did_you_mean
 from tokenmill.sources.plain_values import TEXT, unify
 from tokenmill.storage import Folder, folder_at, resolved
-from tokenmill.store.erasures import refuse_restored
+from tokenmill.storage.digest import hash_of
 from tokenmill.store.job import Job, Run
 from tokenmill.store.listed_parts import ListedParts, ListedStore, with_source_offset
 from tokenmill.store.manifest import require_listing
@@ -74,7 +73,7 @@ class Collection:
     @property
     def changes(self) -> list[int]:
         """The number of changes of each store."""
-        return [len(member.run.history) for member in self.members]
+        return [member.head.number for member in self.members]
 
     def digest_at(self, changes: Sequence[int]) -> str:
         """The digest that the stores had after so many changes of each."""
@@ -83,7 +82,7 @@ class Collection:
             return digests[0]
         # A store's sources are numbered after those of the stores before it, also sources without a document.
         counts = "".join(f" {member.run.sources}" for member in self.members)
-        return hashlib.sha256(("".join(digests) + counts).encode()).hexdigest()
+        return hash_of(("".join(digests) + counts).encode())
 
     @property
     def identity(self) -> str:
@@ -109,9 +108,10 @@ class Collection:
             ListedStore(
                 member.directory,
                 member.digest,
+                member.version,
                 len(member.manifest),
                 run.sources,
-                run.sources_sha256,
+                run.sources_blake3,
                 count,
                 where,
                 run.job.kept_columns,
@@ -173,8 +173,7 @@ def open_collection(directories: Sequence[str], *, is_repeated: bool = False) ->
             _refuse_different(members[0], folder, run)
         if not is_repeated and any(resolved(member.directory) == resolved(folder.root) for member in members):
             raise UsageError(f"the store {folder.root} is given twice", "Name each store once.")
-        refuse_restored(folder, run)
-        # Parts are compared by their SHA-256, which covers the XXH3. Reading a million texts takes a second.
+        # Parts are compared by their BLAKE3, which covers the XXH3. Reading a million texts takes a second.
         listing = require_listing(folder, run, skipped=["xxh3"])
         members.append(members[-1].next(folder, run, listing) if members else Member(folder, run, *listing))
     collection = Collection(tuple(members))

@@ -16,8 +16,6 @@ from tokenmill.humanize import Readable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tokenmill.store.job import Job
-
 # The first documents of a part are searched, and then every document at a multiple of the step. In large parts the
 # search takes less than 1 % of the time of a worker.
 SEARCHED_FIRST, SEARCHED_STEP = 32, 128
@@ -41,10 +39,8 @@ class ControlTokens(Readable, msgspec.Struct, frozen=True):
     searched: int
 
     @classmethod
-    def of(cls, job: Job, manifest: pa.Table) -> ControlTokens:
-        """The counts of a store. In one of format 5, no document was searched."""
-        if job.document_bytes is None:
-            return cls(0, 0)
+    def of(cls, manifest: pa.Table) -> ControlTokens:
+        """The counts of a store."""
         documents = searched_documents(manifest["documents"].to_numpy())
         return cls(int(np.sum(manifest["spelled"].to_numpy())), documents)
 

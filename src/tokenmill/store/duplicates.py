@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.storage import Folder
+from tokenmill.storage.digest import hash_of
 from tokenmill.store.layout import DENY, damaged, lost
 from tokenmill.store.tables import read_table, table_bytes
 
@@ -28,9 +28,9 @@ class DuplicateRows:
         number = np.uint32(source)
         return self.row[np.searchsorted(self.source, number) : np.searchsorted(self.source, number, "right")]
 
-    def sha256(self) -> str:
+    def blake3(self) -> str:
         """The hash of the rows. It does not depend on how they are stored."""
-        return hashlib.sha256(self.source.astype("<u4").tobytes() + self.row.astype("<u8").tobytes()).hexdigest()
+        return hash_of(self.source.astype("<u4").tobytes() + self.row.astype("<u8").tobytes())
 
 
 def duplicates_bytes(rows: DuplicateRows) -> bytes:
@@ -38,18 +38,18 @@ def duplicates_bytes(rows: DuplicateRows) -> bytes:
     return table_bytes(pa.table([rows.source, rows.row], schema=DUPLICATES_SCHEMA))
 
 
-def duplicates_name(sha256: str) -> str:
+def duplicates_name(blake3: str) -> str:
     """The name of the list in the store."""
-    return f"{DENY}/{sha256}.parquet"
+    return f"{DENY}/{blake3}.parquet"
 
 
-def read_duplicates(folder: Folder, sha256: str) -> DuplicateRows:
+def read_duplicates(folder: Folder, blake3: str) -> DuplicateRows:
     """Read the list of a store, and compare it with its hash."""
-    name = duplicates_name(sha256)
+    name = duplicates_name(blake3)
     if not folder.exists(name):
         raise lost(folder, name)
     table = read_table(folder, name, None, DUPLICATES_SCHEMA)
     rows = DuplicateRows(table["source"].to_numpy(), table["row"].to_numpy())
-    if rows.sha256() != sha256:
+    if rows.blake3() != blake3:
         raise damaged(folder, name, "it is not the list that the job names")
     return rows

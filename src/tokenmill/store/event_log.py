@@ -102,9 +102,9 @@ def lines(folder: Folder, name: str) -> Iterator[bytes]:
         yield rest
 
 
-def checksum_prefix(sha256: str) -> int:
+def checksum_prefix(blake3: str) -> int:
     """The start of a part's checksum, as the log records it."""
-    return int(sha256[:CHECKSUM_DIGITS], 16)
+    return int(blake3[:CHECKSUM_DIGITS], 16)
 
 
 def recorded_parts(folder: Folder, units: int, run: str) -> Checksums:

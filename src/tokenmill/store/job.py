@@ -19,19 +19,8 @@ from tokenmill.tokenizers.spec import TokenizerSpec
 # What `--special` and `--template-special` can be.
 TEXT, PARSE, REFUSE = "text", "parse", "refuse"
 
-STORE_FORMAT = 6
-"""The format that is written. 2 added the identity of sources, 3 the quarantined rows in the manifest, 4 footers in the
-plan. 5 reduced footers to the numbers that differ. 6 added slices to parts and a document limit to the job."""
-
-COLUMNS_STORE_FORMAT = 7
-"""The format of a store with kept columns, excluded rows, or a template, which earlier versions cannot check."""
-
-LATEST_STORE_FORMAT = 8
-"""The format of a store whose parts were changed after it was complete: by an erasure or an upgrade. Earlier versions
-would read erased documents as documents."""
-
-OLDEST_STORE_FORMAT = 5
-"""The oldest format that can be read, exported and verified. Only a run of STORE_FORMAT can be continued."""
+STORE_FORMAT = 1
+"""The format of every store, whatever its options. It changes if a reader of before could misread a store."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -43,14 +32,13 @@ class Job(msgspec.Struct, frozen=True):
     begin: int | None
     end: int | None
     unit_bytes: int
-    limit_units: int | None = None
-    document_bytes: int | None = None
-    """Longer documents are not tokenized. None in stores of format 5, upgraded or not: their limit was the memory."""
+    document_bytes: int
+    """Longer documents are not tokenized."""
     keep: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Columns of the sources that are kept beside the parts. Unset, and not written, without any."""
 
     deny: str | msgspec.UnsetType = msgspec.UNSET
-    """The SHA-256 of the list of rows that are left out. Unset, and not written, without a list."""
+    """The BLAKE3 of the list of rows that are left out. Unset, and not written, without a list."""
 
     where: str | msgspec.UnsetType = msgspec.UNSET
     """The filter on columns, in its canonical text. Unset, and not written, without a filter."""
@@ -72,20 +60,12 @@ class Job(msgspec.Struct, frozen=True):
     """The same for the text of the template: `"parse"` or `"text"`. Unset, and not written, if it was not given."""
 
     dedup: str | msgspec.UnsetType = msgspec.UNSET
-    """The SHA-256 of the list of duplicates, which are left out; empty before they are found. Unset, and not written,
+    """The BLAKE3 of the list of duplicates, which are left out; empty before they are found. Unset, and not written,
     if they are not looked for."""
 
     min_tokens: int | msgspec.UnsetType = msgspec.UNSET
     max_tokens: int | msgspec.UnsetType = msgspec.UNSET
     """Documents with fewer or more tokens are left out. Unset, and not written, without such a limit."""
-
-    @property
-    def format(self) -> int:
-        """The format of a store of this job."""
-        later = (self.deny, self.where, self.join, self.template, self.special, self.dedup)
-        is_given = self.limits_tokens or any(not isinstance(option, msgspec.UnsetType) for option in later)
-        is_plain = not self.kept_columns and not is_given
-        return STORE_FORMAT if is_plain else COLUMNS_STORE_FORMAT
 
     @property
     def limits_tokens(self) -> bool:
@@ -151,7 +131,6 @@ class Job(msgspec.Struct, frozen=True):
     def identity(self) -> dict[str, str]:
         """The choices that decide the bytes, by the name of the option."""
         tokenizer = self.tokenizer
-        limit = {} if self.document_bytes is None else {"--max-document-bytes": str(self.document_bytes)}
         return {
             "tokenizer": f"sha256 {tokenizer.sha256}",
             "split pattern": tokenizer.pattern or "in the vocabulary",
@@ -160,10 +139,9 @@ class Job(msgspec.Struct, frozen=True):
             "--bos": _token(self.begin),
             "--eot": _token(self.end),
             "--unit-bytes": str(self.unit_bytes),
-            "--limit-units": str(self.limit_units) if self.limit_units is not None else "none",
-            **limit,
+            "--max-document-bytes": str(self.document_bytes),
             **({"--keep": ",".join(self.kept_columns)} if self.kept_columns else {}),
-            **({} if isinstance(self.deny, msgspec.UnsetType) else {"--deny": f"sha256 {self.deny}"}),
+            **({} if isinstance(self.deny, msgspec.UnsetType) else {"--deny": f"blake3 {self.deny}"}),
             **({"--where": self.filter_text} if self.filter_text else {}),
             **({} if isinstance(self.join, msgspec.UnsetType) else {"--join": repr(self.join)}),
             **({} if isinstance(self.template, msgspec.UnsetType) else {"--template": repr(self.template)}),
@@ -176,7 +154,7 @@ class Job(msgspec.Struct, frozen=True):
         }
 
     def digest(self) -> str:
-        """SHA-256 of the identity in canonical JSON."""
+        """BLAKE3 of the identity in canonical JSON."""
         return digest_of(self.identity())
 
     def differences(self, now: Job) -> list[tuple[str, str, str]]:
@@ -185,60 +163,36 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def _found(dedup: str) -> str:
-    return f"exact, sha256 {dedup}" if dedup else "exact"
+    return f"exact, blake3 {dedup}" if dedup else "exact"
 
 
 def _token(token: int | None) -> str:
     return "none" if token is None else str(token)
 
 
-class StoreChange(msgspec.Struct, frozen=True):
-    """A change of the parts of a complete store: an erasure, or an upgrade, which has no request.
-
-    `before` is the digest of the parts before the change. `documents` and `tokens` were erased by it. `sha256` is the
-    hash of the table of these documents.
-    """
-
-    request: str
-    before: str
-    documents: int = 0
-    tokens: int = 0
-    sha256: str = ""
-
-
 class Run(msgspec.Struct, frozen=True):
     """The frozen run: the job, totals, the checksums of plan and sources, and the engine and versions at the start.
 
-    `changes` are the changes of the parts after the store was complete, in order. Without any it is not written.
+    `units` are the first units of the plan, which has `planned_units`: fewer with --limit-units, until the run goes on
+    with more. `text_bytes` is the text of these units.
     """
 
     job: Job
     units: int
+    planned_units: int
     sources: int
     source_bytes: int
     text_bytes: int
-    sources_sha256: str
-    plan_sha256: str
+    sources_blake3: str
+    plan_blake3: str
     engine: str
     versions: dict[str, str]
     format: int = STORE_FORMAT
-    changes: tuple[StoreChange, ...] | msgspec.UnsetType = msgspec.UNSET
-
-    @property
-    def history(self) -> tuple[StoreChange, ...]:
-        """The changes of the parts since the store was complete first."""
-        return () if isinstance(self.changes, msgspec.UnsetType) else self.changes
 
     @property
     def trial(self) -> str | None:
         """What a store with --limit-units holds of its sources, in words. None if it holds all units."""
-        limit = self.job.limit_units
-        return None if limit is None or self.units < limit else f"the first {count(self.units, 'unit')} (--limit-units)"
-
-    @property
-    def has_erased(self) -> bool:
-        """Whether documents were erased."""
-        return any(change.documents for change in self.history)
+        return None if self.units == self.planned_units else f"the first {count(self.units, 'unit')} (--limit-units)"
 
     @property
     def erased_token(self) -> int:

@@ -19,13 +19,14 @@ from tokenmill.errors import CorruptStore, StoreError, UsageError
 from tokenmill.humanize import did_you_mean
 from tokenmill.sources.plain_values import TEXT, TYPES
 from tokenmill.sources.where import parse_where
+from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 from tokenmill.storage.untrusted.tables import describe, read_parquet
-from tokenmill.store.layout import KEPT
-from tokenmill.tokenizers.engines.protocol import text_buffers
+from tokenmill.store.chain import BASE, Head, refuse_outdated
+from tokenmill.store.layout import advice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from tokenmill.storage import Folder
     from tokenmill.store.part import PartSummary
@@ -34,11 +35,6 @@ if TYPE_CHECKING:
 MAX_DOCUMENT_BYTES = 4096
 # Columns that take more are written as they are: a reader refuses a file whose content is far larger than the file.
 MAX_PACKED_BYTES = MAX_DOCUMENT_BYTES // 2
-
-
-def kept_name(unit: int) -> str:
-    """The name of the file with the kept columns of a unit."""
-    return f"{KEPT}/{unit:08d}.parquet"
 
 
 def content_hash(values: pa.Table) -> str:
@@ -67,41 +63,43 @@ def nulled(values: pa.Table, changes: npt.NDArray[np.int64]) -> pa.Table:
     return pa.table(columns, schema=values.schema)
 
 
-def publish_kept(folder: Folder, unit: int, values: pa.Table, *, durable: bool = False) -> None:
-    """Publish the kept columns of a unit. The part has to follow."""
+def publish_kept(folder: Folder, name: str, values: pa.Table) -> None:
+    """Publish the kept columns of a unit under their name. The part has to follow."""
     sink = pa.BufferOutputStream()
     is_packed = values.nbytes <= MAX_PACKED_BYTES * len(values)
     pq.write_table(
         values, sink, compression="zstd" if is_packed else "none", use_dictionary=is_packed, write_statistics=False
     )
-    with folder.publish(kept_name(unit), durable=durable) as file:
+    with folder.publish(name, durable=False) as file:
         file.write(sink.getvalue())
 
 
-def read_kept(
-    folder: Folder,
-    summary: PartSummary,
-    names: Collection[str],
-    replaced_hash: Callable[[pa.Table], str] | None = None,
-) -> pa.Table:
+def read_kept(folder: Folder, summary: PartSummary, names: Collection[str], head: Head = BASE) -> pa.Table:
     """Read the kept columns of a part. Raises CorruptStore if they are not those that the part names.
 
-    `names` are columns that the run names and the caller uses: the file must have them. `replaced_hash` is given while
-    values of some documents are removed from the columns. The columns may have been replaced already: they are accepted
-    if that changes nothing, which is all that can be known of them then. Columns that were restored from a copy are
-    accepted, too, if the part names what they become.
+    `names` are columns that the run names and the caller uses: the file must have them.
     """
-    name = kept_name(summary.unit)
+    name = head.kept_file(summary.unit)
+    values = read_kept_file(folder, summary.unit, summary.documents, names, name, head)
+    if content_hash(values) != summary.kept:
+        raise _corrupt(folder, summary.unit, name, "its values are not those that the part was committed with")
+    return values
+
+
+def read_kept_file(  # noqa: PLR0913, PLR0917 - a file, and what is known of it
+    folder: Folder, unit: int, documents: int, names: Collection[str], name: str, head: Head = BASE
+) -> pa.Table:
+    """Read the kept columns of a unit by the name of their file. The values are not compared with the part."""
     try:
-        data = folder.buffer(name)
-        values = read_parquet(data, optional=None, extra_bytes=MAX_DOCUMENT_BYTES * summary.documents)
-        _check(values, summary, names, replaced_hash)
+        values = read_parquet(folder.buffer(name), optional=None, extra_bytes=MAX_DOCUMENT_BYTES * documents)
+        _check(values, documents, names)
     except (MalformedDataError, pa.ArrowException, OSError) as damage:
-        raise _corrupt(folder, summary.unit, str(damage)) from damage
+        raise _corrupt(folder, unit, name, str(damage)) from damage
     except StoreError as error:
         if folder.exists(name):
             raise
-        raise _corrupt(folder, summary.unit, "there is no such file") from error
+        refuse_outdated(folder, head)
+        raise _corrupt(folder, unit, name, "there is no such file") from error
     return values
 
 
@@ -121,31 +119,22 @@ def check_where(text: str, kept_columns: tuple[str, ...], directory: str) -> str
     return str(where)
 
 
-def matching(folder: Folder, summary: PartSummary, where: str) -> npt.NDArray[np.bool_]:
+def matching(folder: Folder, summary: PartSummary, where: str, head: Head = BASE) -> npt.NDArray[np.bool_]:
     """Whether the kept columns of each document of a part satisfy a condition."""
     parsed = parse_where(where)
-    return parsed.matches(read_kept(folder, summary, parsed.columns))
+    return parsed.matches(read_kept(folder, summary, parsed.columns, head))
 
 
-def _check(
-    values: pa.Table, summary: PartSummary, names: Collection[str], replaced_hash: Callable[[pa.Table], str] | None
-) -> None:
+def _check(values: pa.Table, documents: int, names: Collection[str]) -> None:
     missing = [name for name in names if values.column_names.count(name) != 1]
     if missing:
         raise MalformedDataError(f"the run keeps a column {missing[0][:100]!r}, and it has {describe(values.schema)}")
-    if len(values) != summary.documents:
-        raise MalformedDataError(f"it has {len(values)} rows, and the part {summary.documents} documents")
-    is_plain = all(field.type in TYPES for field in values.schema)
-    actual = content_hash(values) if is_plain else ""
-    is_replaced = is_plain and replaced_hash is not None and replaced_hash(values) in (actual, summary.kept)
-    if not is_plain or (actual != summary.kept and not is_replaced):
-        raise MalformedDataError("its values are not those that the part was committed with")
+    if len(values) != documents:
+        raise MalformedDataError(f"it has {len(values)} rows, and the part {documents} documents")
+    if not all(field.type in TYPES for field in values.schema):
+        raise MalformedDataError(f"it has {describe(values.schema)}")
 
 
-def _corrupt(folder: Folder, unit: int, reason: str) -> CorruptStore:
-    return CorruptStore(
-        f"the kept columns of part {unit} are damaged",
-        f"file         {folder.path(kept_name(unit))}",
-        f"found        {reason}",
-        "Run the same `tokenmill prepare` with --repair: it makes the damaged parts again, and no other.",
-    )
+def _corrupt(folder: Folder, unit: int, name: str, reason: str) -> CorruptStore:
+    where = f"file         {folder.path(name)}"
+    return CorruptStore(f"the kept columns of part {unit} are damaged", where, f"found        {reason}", *advice(name))

@@ -14,10 +14,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.errors import CorruptStore, UsageError
+from tokenmill.errors import CorruptStore, StoreError, UsageError
+from tokenmill.storage.untrusted.malformed import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tokenmill.storage import Folder
 
@@ -36,16 +37,16 @@ DRIVERS = "drivers"
 MISMATCH = "engine-mismatch.json"
 RECHECKED = "rechecked"
 SPLITS = "splits"
-ERASURES = "erasures"
+CHANGES = "changes"
 EXPORTS = "exports"
 
 MAX_JSON_BYTES = 64 << 20
 """No `run.json` or `engine-mismatch.json` is larger. Readers stop there."""
 
 REQUEST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""What a request of an erasure may be called: it is the name of a directory."""
+"""What a request of an erasure may be called."""
 
-_PART = re.compile(r"([0-9]{8,18})\.arrow")
+_PART = re.compile(r"([0-9]{8,18})(?:-[0-9a-f]{16})?\.arrow")
 
 _PREPARE = "Run the same `tokenmill prepare` again:"
 _ADVICE = {
@@ -54,10 +55,15 @@ _ADVICE = {
     "sources": f"{_PREPARE} with the options and sources of before it makes the list of sources again.",
     "manifest.": f"{_PREPARE} it checks the parts and writes the manifest again.",
     f"{PARTS}/": "Run the same `tokenmill prepare` with --repair: it makes the damaged parts again, and no other.",
+    f"{KEPT}/": "Run the same `tokenmill prepare` with --repair: it makes the damaged parts again, and no other.",
     f"{TOKENIZER}/": f"{_PREPARE} it writes the vocabulary again.",
     f"{DENY}/": f"{_PREPARE} with the list of before as --deny it writes the list again.",
 }
 """The advice for a damaged file, by the first characters of its name."""
+
+_CHANGED = re.compile(rf"({PARTS}|{KEPT})/[0-9]{{8,18}}-[0-9a-f]{{16}}\.(arrow|parquet)")
+RESTORE = "Restore it, or an earlier file of this number, from a copy of the store, and run the last `erase` again."
+"""The advice for a file that an erasure made. An earlier file of the same unit serves as well."""
 
 
 def json_bytes(record: Any) -> bytes:
@@ -71,18 +77,28 @@ def publish_json(folder: Folder, name: str, record: Any) -> None:
         file.write(json_bytes(record))
 
 
-def hashed_name(name: str, sha256: str) -> str:
+def hashed_name(name: str, blake3: str) -> str:
     """The name of a table that contains its hash, so that two versions can exist side by side."""
-    return f"{name.removesuffix('.parquet')}-{sha256[:16]}.parquet"
+    return f"{name.removesuffix('.parquet')}-{blake3[:16]}.parquet"
 
 
-def table_name(folder: Folder, name: str, sha256: str) -> str:
+def table_name(folder: Folder, name: str, blake3: str) -> str:
     """The name of a table of a frozen run.
 
     The name contains the hash in an object store, which has no lock, and on a disk after the run was frozen again.
     """
-    hashed = hashed_name(name, sha256)
+    hashed = hashed_name(name, blake3)
     return hashed if folder.is_remote or folder.exists(hashed) else name
+
+
+def part_name(unit: int, content: str = "") -> str:
+    """The name of a unit's part. A part that an erasure changed has the start of its hash in its name."""
+    return f"{PARTS}/{unit:08d}{content and '-'}{content[:16]}.arrow"
+
+
+def kept_name(unit: int, content: str = "") -> str:
+    """The name of the file with the kept columns of a unit, also after an erasure changed them."""
+    return f"{KEPT}/{unit:08d}{content and '-'}{content[:16]}.parquet"
 
 
 def committed_units(folder: Folder, units: int) -> npt.NDArray[np.bool_]:
@@ -90,11 +106,16 @@ def committed_units(folder: Folder, units: int) -> npt.NDArray[np.bool_]:
     return numbered_files(folder, PARTS, "arrow", units)
 
 
-def part_sizes(folder: Folder, units: int) -> npt.NDArray[np.int64]:
+def part_sizes(folder: Folder, units: int, part_file: Callable[[int], str] = part_name) -> npt.NDArray[np.int64]:
     """The size of each unit's part, or -1 if it is missing. Lists the parts once."""
     sizes = np.full(units, -1, np.int64)
     for files in folder.numbered_sizes(PARTS, units):
-        matches = [(int(match[1]), size) for name, size in files if (match := _PART.fullmatch(name))]
+        found = ((_PART.fullmatch(name), name, size) for name, size in files)
+        matches = [
+            (int(match[1]), size)
+            for match, name, size in found
+            if match is not None and part_file(int(match[1])) == f"{PARTS}/{name}"
+        ]
         numbers, lengths = np.array(matches, np.int64).reshape(-1, 2).T
         sizes[numbers[numbers < units]] = lengths[numbers < units]
     return sizes
@@ -107,15 +128,15 @@ def numbered_parts(folder: Folder) -> list[int]:
 
 def numbered_files(folder: Folder, directory: str, ending: str, count: int) -> npt.NDArray[np.bool_]:
     """Which of the files 0 to `count` - 1 exist in a directory of numbered files. Lists the directory once."""
-    pattern = re.compile(rf"([0-9]{{8,18}})\.{ending}")
+    pattern = re.compile(rf"([0-9]{{8,18}})(?:-[0-9a-f]{{16}})?\.{ending}")
     exists = np.zeros(count, np.bool_)
-    for names in _numbered_names(folder, directory, count):
+    for names in numbered_names(folder, directory, count):
         numbers = np.array([int(match[1]) for name in names if (match := pattern.fullmatch(name))], np.int64)
         exists[numbers[numbers < count]] = True
     return exists
 
 
-def _numbered_names(folder: Folder, directory: str, count: int) -> Iterator[list[str]]:
+def numbered_names(folder: Folder, directory: str, count: int) -> Iterator[list[str]]:
     """The names in a directory of numbered files, in batches. A disk is not asked for the size of each file."""
     if not folder.is_remote:
         yield folder.names(directory)
@@ -132,7 +153,7 @@ def withdraw_manifest(folder: Folder) -> None:
 
 def remove_temporaries(folder: Folder) -> None:
     """Remove the temporary files of killed writers. The caller holds the lock, so no other process writes."""
-    for directory in (".", TOKENIZER, PARTS, KEPT, DENY, QUARANTINE, DRIVERS, RECHECKED, SPLITS, ERASURES, EXPORTS):
+    for directory in (".", TOKENIZER, PARTS, KEPT, DENY, QUARANTINE, DRIVERS, RECHECKED, SPLITS, CHANGES, EXPORTS):
         folder.remove_temporaries(directory)
 
 
@@ -142,15 +163,35 @@ def remove_stale_temporaries(folder: Folder) -> None:
         remove_temporaries(folder)
 
 
+class _Format(msgspec.Struct):
+    """The one field of `run.json` and `export.json` that every version has."""
+
+    format: int
+
+
+def refuse_other_format(folder: Folder, data: bytes, readable: int, advice: str) -> None:
+    """Refuse a store or an export of another format, before anything in it is read or written."""
+    written = decode(data, _Format).format
+    if written > readable:
+        raise StoreError(
+            f"{folder.root} has format {written}: a newer tokenmill wrote it, and this one reads {readable}"
+        )
+    if written < readable:
+        raise StoreError(f"{folder.root} has format {written}, and this tokenmill reads {readable}", advice)
+
+
 def damaged(folder: Folder, name: str, reason: str) -> CorruptStore:
     """The error for a damaged file, with the command that repairs it."""
-    return CorruptStore(f"{folder.path(name)} is damaged", f"reason       {reason}", *_advice(name))
+    return CorruptStore(f"{folder.path(name)} is damaged", f"reason       {reason}", *advice(name))
 
 
 def lost(folder: Folder, name: str) -> CorruptStore:
     """The error for a missing file, with the command that repairs it."""
-    return CorruptStore(f"{folder.path(name)} is missing", *_advice(name))
+    return CorruptStore(f"{folder.path(name)} is missing", *advice(name))
 
 
-def _advice(name: str) -> list[str]:
+def advice(name: str) -> list[str]:
+    """What to do about a damaged or missing file."""
+    if _CHANGED.fullmatch(name) or name.startswith(f"{CHANGES}/"):
+        return [RESTORE]
     return [advice for prefix, advice in _ADVICE.items() if name.startswith(prefix)]

@@ -14,10 +14,10 @@ from tokenmill.errors import CorruptStore
 from tokenmill.sources import splits_of
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
-from tokenmill.store.erasures import select_documents
+from tokenmill.store.chain import Head, StoreVersion, head_at
 from tokenmill.store.kept import matching, read_kept
-from tokenmill.store.manifest import parts_digest, read_checksums
-from tokenmill.store.part import PartContent, PartSummary, check_content, check_fits, open_part, part_name
+from tokenmill.store.manifest import read_checksums
+from tokenmill.store.part import PartContent, PartSummary, check_content, check_fits, open_part
 from tokenmill.store.run import require_run
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ KEPT_CHECKSUMS = 4
 
 
 @functools.lru_cache(maxsize=KEPT_CHECKSUMS)
-def _checksums(directory: str, store: str) -> pa.ChunkedArray:
-    """The checksums of the parts, in order. The digest is part of the cache key, so a changed store is read again."""
+def _checksums(directory: str, version: StoreVersion, store: str) -> pa.ChunkedArray:
+    """The checksums of the parts at a version. The digest is part of the cache key: a store may be another."""
     folder = folder_at(directory)
-    checksums = read_checksums(folder, require_run(folder))
-    if parts_digest(checksums) != store:
+    checksums = head_at(directory, version).manifest(read_checksums(folder, require_run(folder)))
+    if tables.parts_digest(checksums) != store:
         raise CorruptStore(f"{folder.root} changed while it was being read", "Run the same command again.")
-    return checksums["sha256"]
+    return checksums["blake3"]
 
 
 def with_source_offset(content: PartContent, offset: int) -> PartContent:
@@ -47,7 +47,7 @@ def with_source_offset(content: PartContent, offset: int) -> PartContent:
 
 @dataclass(frozen=True, slots=True)
 class ListedStore:
-    """A complete store as its manifest lists it. `digest` is the digest of that manifest.
+    """A complete store as its manifest lists it at a version. `digest` is the digest of the parts then.
 
     The documents that the first `left_out` changes of the store erased are not in the content of its parts, and with
     `where` only those are whose kept columns satisfy it. `kept_columns` are the names of all kept columns.
@@ -55,12 +55,18 @@ class ListedStore:
 
     directory: str
     digest: str
+    version: StoreVersion
     parts: int
     sources: int
-    sources_sha256: str
+    sources_blake3: str
     left_out: int = 0
     where: str | None = None
     kept_columns: tuple[str, ...] = ()
+
+    @property
+    def head(self) -> Head:
+        """The head of the store."""
+        return head_at(self.directory, self.version)
 
     def open(self, unit: int, dtype: str, *, content_too: bool) -> tuple[PartSummary, PartContent]:
         """Open the part of a unit. Raises CorruptStore if it is not the part that the manifest lists."""
@@ -69,7 +75,7 @@ class ListedStore:
         if content_too:
             check_content(folder, summary, content)
         selected = self._selected(summary, content)
-        return summary, content if selected is None else select_documents(content, selected)
+        return summary, content if selected is None else content.select(selected)
 
     def kept(self, unit: int, dtype: str) -> tuple[int, pa.Table | None]:
         """The number of documents in the content of a part, and their kept columns; None if the store keeps none."""
@@ -78,14 +84,14 @@ class ListedStore:
         documents = len(content.row) if selected is None else int(selected.sum())
         if not self.kept_columns:
             return documents, None
-        values = read_kept(folder_at(self.directory), summary, self.kept_columns)
+        values = read_kept(folder_at(self.directory), summary, self.kept_columns, self.head)
         return documents, values if selected is None else values.filter(pa.array(selected))
 
     def _open(self, unit: int, dtype: str) -> tuple[PartSummary, PartContent]:
         folder = folder_at(self.directory)
-        summary, content = open_part(folder, unit)
-        if summary.sha256 != _checksums(self.directory, self.digest)[unit].as_py():
-            raise layout.damaged(folder, part_name(unit), "it is not the part that the manifest describes")
+        summary, content = open_part(folder, unit, self.head)
+        if summary.blake3 != _checksums(self.directory, self.version, self.digest)[unit].as_py():
+            raise layout.damaged(folder, self.head.part_file(unit), "it is not the part that the manifest describes")
         check_fits(folder, unit, content, dtype, self.sources)
         return summary, content
 
@@ -93,7 +99,7 @@ class ListedStore:
         """Which documents of a part are in its content; None if all are."""
         erased = content.erased
         if self.where is not None:
-            matches = matching(folder_at(self.directory), summary, self.where)
+            matches = matching(folder_at(self.directory), summary, self.where, self.head)
             return matches if erased is None else matches & (erased == 0)  # an erased document has no values
         selected = None if erased is None else (erased == 0) | (erased > self.left_out)
         return None if selected is None or selected.all() else selected

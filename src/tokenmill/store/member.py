@@ -15,8 +15,8 @@ from tokenmill.sources.documents import Slice
 from tokenmill.sources.plain_values import TEXT
 from tokenmill.storage import Folder
 from tokenmill.store import layout, tables
+from tokenmill.store.chain import Head, StoreVersion, claimed_documents
 from tokenmill.store.duplicates import read_duplicates
-from tokenmill.store.erasures import erased_counts, unlisted
 from tokenmill.store.job import Run
 from tokenmill.store.kept import matching, read_kept
 from tokenmill.store.manifest import ManifestListing, is_listed
@@ -28,7 +28,6 @@ from tokenmill.store.part import (
     SkippedRow,
     check_fits,
     open_part,
-    part_name,
     read_summary,
 )
 
@@ -37,14 +36,14 @@ from tokenmill.store.part import (
 class Member:
     """One store of a collection, and how many parts, documents, tokens and sources the stores before it have.
 
-    Its methods take and return the numbers of units and sources in this store. `digest` is the hash of the checksums of
-    its parts.
+    Its methods take and return the numbers of units and sources in this store. The manifest is that of the head: the
+    parts after the last change.
     """
 
     folder: Folder
     run: Run
     manifest: pa.Table
-    digest: str
+    head: Head
     first_part: int = 0
     first_document: int = 0
     first_token: int = 0
@@ -56,16 +55,27 @@ class Member:
         return self.folder.root
 
     @property
+    def digest(self) -> str:
+        """The hash of the checksums of the parts."""
+        return self.head.digest
+
+    @property
+    def version(self) -> StoreVersion:
+        """The number of changes of the store, and the hash of the last claim."""
+        return self.head.version
+
+    @property
     def versions(self) -> list[str]:
-        """The digest of the parts before each change of the store, and the digest now."""
-        return [*(change.before for change in self.run.history), self.digest]
+        """The digest of the parts before any change, and after each."""
+        return [self.head.identity, *(change.digest for change in self.head.history)]
 
     def manifest_without_erased(self, changes: int) -> pa.Table:
         """The manifest with the documents and tokens that each part has without those erased by the first changes."""
-        if not any(change.documents for change in self.run.history[:changes]):
+        if not any(change.documents for change in self.head.history[:changes]):
             return self.manifest
-        counts = erased_counts(self.directory, self.run.history[:changes], len(self.manifest))
-        manifest = self.manifest
+        erased, manifest = claimed_documents(self.folder, self.head, upto=changes), self.manifest
+        unit, tokens = erased["unit"].to_numpy(), erased["tokens"].to_numpy()
+        counts = (np.bincount(unit, each, len(manifest)).astype(np.int64) for each in (np.ones(len(unit)), tokens))
         for name, count in zip(("documents", "tokens"), counts, strict=True):
             index = manifest.schema.get_field_index(name)
             manifest = manifest.set_column(index, name, pa.array(manifest[name].to_numpy() - count))
@@ -73,10 +83,7 @@ class Member:
 
     def request_of(self, content: PartContent, index: int) -> str:
         """The request that erased a document of a part; empty if it is not erased."""
-        change = 0 if content.erased is None else int(content.erased[index])
-        if change > len(self.run.history):
-            raise unlisted(self.folder, self.run)
-        return self.run.history[change - 1].request if change else ""
+        return "" if content.erased is None else self.head.request_of(int(content.erased[index]))
 
     @functools.cached_property
     def sources(self) -> pa.Table:
@@ -98,25 +105,28 @@ class Member:
 
     def open_part(self, unit: int) -> PartContent:
         """Open the part of a unit. Raises CorruptStore if it is not the part that the manifest lists."""
-        summary, content = open_part(self.folder, unit)
+        summary, content = open_part(self.folder, unit, self.head)
         check_fits(self.folder, unit, content, self.run.job.tokenizer.dtype, self.run.sources)
-        if not is_listed(self.manifest, summary):
-            raise layout.damaged(self.folder, part_name(unit), "it is not the part that the manifest describes")
+        self._check_listed(summary)
         return content
 
     def kept(self, unit: int) -> pa.Table:
         """The kept columns of a unit. Raises CorruptStore if they are not those of the part that the manifest lists."""
-        return read_kept(self.folder, self._summary(unit), self.run.job.kept_columns)
+        return read_kept(self.folder, self._summary(unit), self.run.job.kept_columns, self.head)
 
     def matching(self, unit: int, where: str) -> npt.NDArray[np.bool_]:
         """Whether the kept columns of each document of a unit satisfy a condition."""
-        return matching(self.folder, self._summary(unit), where)
+        return matching(self.folder, self._summary(unit), where, self.head)
 
     def _summary(self, unit: int) -> PartSummary:
-        summary = read_summary(self.folder, unit)
-        if not is_listed(self.manifest, summary):
-            raise layout.damaged(self.folder, part_name(unit), "it is not the part that the manifest describes")
+        summary = read_summary(self.folder, unit, self.head)
+        self._check_listed(summary)
         return summary
+
+    def _check_listed(self, summary: PartSummary) -> None:
+        if not is_listed(self.manifest, summary):
+            file = self.head.part_file(summary.unit)
+            raise layout.damaged(self.folder, file, "it is not the part that the manifest describes")
 
     def columns(self, names: Sequence[str], start: int, stop: int) -> Iterator[pa.Table]:
         """Yield the kept columns of documents [start, stop) of the collection, for each part that holds some of them.
@@ -161,7 +171,7 @@ class Member:
         dedup = self.run.job.dedup
         if not isinstance(dedup, msgspec.UnsetType) and row in read_duplicates(self.folder, dedup).of(source):
             return DUPLICATE
-        skipped = [rows for rows in read_summary(self.folder, unit).skipped if rows.reason != DUPLICATE]
+        skipped = [rows for rows in read_summary(self.folder, unit, self.head).skipped if rows.reason != DUPLICATE]
         matching = [rows for rows in skipped if rows.source == source and rows.first <= row <= rows.last]
         exact = [rows.reason for rows in matching if rows.reason not in SPARSE]
         reasons = exact or [rows.reason for rows in matching]  # a filter has wide ranges, with other rows in between
@@ -171,12 +181,12 @@ class Member:
         """Yield the rows of the sources that are not in the store, part by part."""
         units = self.manifest["unit"].to_numpy()[self.manifest["skipped"].to_numpy() > 0]
         for unit in units.tolist():
-            for skipped in read_summary(self.folder, unit).skipped:
+            for skipped in read_summary(self.folder, unit, self.head).skipped:
                 if skipped.source >= self.run.sources:
                     reason = f"it skips rows of source {skipped.source}, of {self.run.sources}"
-                    raise layout.damaged(self.folder, part_name(unit), reason)
+                    raise layout.damaged(self.folder, self.head.part_file(unit), reason)
                 yield skipped
 
     @functools.cached_property
     def _plan(self) -> pa.Table:
-        return tables.read_plan(self.folder, self.run)
+        return tables.read_plan(self.folder, self.run).slice(0, self.run.units)

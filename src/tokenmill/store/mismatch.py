@@ -68,10 +68,10 @@ def refuse_suspect(folder: Folder, run: Run) -> None:
         )
 
 
-def mark_rechecked(folder: Folder, unit: int, sha256: str) -> None:
+def mark_rechecked(folder: Folder, unit: int, blake3: str) -> None:
     """Mark a unit whose part, with this checksum, the reference engine made or confirmed."""
     folder.create(RECHECKED)
-    publish_new(folder, rechecked_name(unit), sha256.encode())
+    publish_new(folder, rechecked_name(unit), blake3.encode())
 
 
 def rechecked_checksums(folder: Folder, units: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.uint64]:

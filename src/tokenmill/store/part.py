@@ -6,7 +6,7 @@ The schema's metadata holds the counts and checksums. The same unit gives the sa
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
@@ -20,14 +20,16 @@ from tokenmill.sources import documents
 from tokenmill.storage import AlreadyPublishedError
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_batch, read_schema
+from tokenmill.store import train_spans
+from tokenmill.store.chain import BASE, Head, refuse_outdated
+from tokenmill.store.job import STORE_FORMAT
+from tokenmill.store.layout import advice, part_name
 from tokenmill.store.part_checksum import checksum, fast_checksum, with_checksum
+from tokenmill.store.train_spans import TrainSpans
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
     from tokenmill.store.job import Job
-
-FORMAT = "2"
-"""Format 2 added the slice, the hash of the text, and the XXH3. Format 1 can still be read."""
 
 NULL, MISSING, FILTERED = documents.NULL, documents.MISSING, documents.FILTERED
 DENIED, DUPLICATE, LENGTH = "denied", "duplicate", "length"
@@ -68,7 +70,7 @@ class SkippedRow(Readable, msgspec.Struct, frozen=True, array_like=True):
 
 
 class ErasedRange(msgspec.Struct, frozen=True, array_like=True):
-    """Documents [first, last] of a part that were erased, by the change of this number (see `Run.changes`), from 1."""
+    """Documents [first, last] of a part that were erased, by the change of this number, from 1."""
 
     first: int
     last: int
@@ -81,8 +83,8 @@ class PartSummary(msgspec.Struct, frozen=True):
     `slice` is the digest of the slice of the sources that the part was made from. `text` is the hash of the documents'
     text; with it a part is compared with its sources without an engine. `xxh3` is the hash of the columns, for fast
     checks. `kept` is the hash of the kept columns, `erased` are the documents whose tokens were replaced by end tokens,
-    `spelled` is the number of searched documents that spell a control token (see `control_counts`). Without any they
-    are not written.
+    `erased_rows` is the number of rows in quarantine whose text was erased, `spelled` the number of searched documents
+    that spell a control token (see `control_counts`). Without any they are not written.
     """
 
     unit: int
@@ -90,14 +92,21 @@ class PartSummary(msgspec.Struct, frozen=True):
     documents: int
     tokens: int
     text_bytes: int
-    sha256: str = ""
+    blake3: str = ""
     skipped: tuple[SkippedRow, ...] = ()
     slice: str = ""
     text: str = ""
     xxh3: str = ""
     kept: str | msgspec.UnsetType = msgspec.UNSET
     erased: tuple[ErasedRange, ...] | msgspec.UnsetType = msgspec.UNSET
+    erased_rows: int | msgspec.UnsetType = msgspec.UNSET
     spelled: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def file(self) -> str:
+        """The name of the part. One that an erasure changed has the start of its hash in its name."""
+        is_base = isinstance(self.erased, msgspec.UnsetType) and isinstance(self.erased_rows, msgspec.UnsetType)
+        return part_name(self.unit, "" if is_base else self.blake3)
 
     @property
     def spelled_documents(self) -> int:
@@ -120,6 +129,7 @@ class PartContent(Readable):
     """The columns of a part: document i is tokens[offsets[i]:offsets[i + 1]], from row[i] of source[i].
 
     `erased[i]` is the number of the change that erased document i, or 0; `erased` is None if no document is erased.
+    `train` is None if all tokens are trained on. Consecutive documents with one source and row are pieces of that row.
     """
 
     tokens: TokenArray
@@ -127,6 +137,7 @@ class PartContent(Readable):
     source: npt.NDArray[np.uint32]
     row: npt.NDArray[np.uint64]
     erased: npt.NDArray[np.int64] | None = None
+    train: TrainSpans | None = None
 
     def document(self, position: int) -> TokenArray:
         """The tokens of one document."""
@@ -135,13 +146,32 @@ class PartContent(Readable):
     def slice(self, start: int, stop: int) -> PartContent:
         """Documents [start, stop), without a copy of their tokens."""
         erased = None if self.erased is None else self.erased[start:stop]
+        train = None if self.train is None else self.train.slice(start, stop)
         columns = self.offsets[start : stop + 1], self.source[start:stop], self.row[start:stop]
-        return PartContent(self.tokens, *columns, erased)
+        return PartContent(self.tokens, *columns, erased, train)
 
+    def select(self, is_kept: npt.NDArray[np.bool_]) -> PartContent:
+        """Some documents of a whole part."""
+        lengths = np.diff(self.offsets)
+        return PartContent(
+            self.tokens[np.repeat(is_kept, lengths)],
+            np.append(0, np.cumsum(lengths[is_kept])),
+            self.source[is_kept],
+            self.row[is_kept],
+            None if self.erased is None else self.erased[is_kept],
+            None if self.train is None else self.train.select(is_kept),
+        )
 
-def part_name(unit: int) -> str:
-    """The name of a unit's part inside the run directory."""
-    return f"parts/{unit:08d}.arrow"
+    def erase(self, changes: npt.NDArray[np.int64], token: int) -> PartContent:
+        """A whole part without what the erased documents hold: their tokens become `token`, and none is trained on.
+
+        `changes` is the number of the change that erased each document, or 0. Lengths and offsets stay as they are.
+        """
+        is_erased = changes > 0
+        tokens = self.tokens.copy()
+        tokens[np.repeat(is_erased, np.diff(self.offsets))] = token
+        train = None if self.train is None else self.train.emptied(is_erased)
+        return replace(self, tokens=tokens, erased=changes, train=train)
 
 
 def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> PartSummary:
@@ -151,17 +181,9 @@ def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> Pa
     return summary
 
 
-def publish_part(folder: Folder, summary: PartSummary, content: PartContent, *, replace: bool = False) -> None:
-    """Publish a part, which commits its unit. Raises AlreadyPublishedError if the part exists, unless `replace` is set.
-
-    A replaced part is durable at once.
-    """
-    metadata = {"tokenmill.format": FORMAT, "tokenmill.part": msgspec.json.encode(summary)}
-    name = part_name(summary.unit)
-    if replace:
-        with folder.publish(name) as file:
-            write_columns(file, content, metadata)
-        return
+def publish_part(folder: Folder, summary: PartSummary, content: PartContent) -> None:
+    """Publish a part, which commits its unit. Raises AlreadyPublishedError if the part exists."""
+    metadata, name = _metadata(summary), summary.file
     if folder.is_remote:
         if not folder.publish_if_absent(name, _in_memory(content, metadata)):
             raise AlreadyPublishedError(name)
@@ -171,11 +193,25 @@ def publish_part(folder: Folder, summary: PartSummary, content: PartContent, *, 
         write_columns(file, content, metadata)
 
 
-def _in_memory(content: PartContent, metadata: dict[str, Any]) -> pa.Buffer:
-    """Encode a part. The size is measured first, because a growing buffer is copied repeatedly."""
+def _metadata(summary: PartSummary) -> dict[str, Any]:
+    return {"tokenmill.format": str(STORE_FORMAT), "tokenmill.part": msgspec.json.encode(summary)}
+
+
+def file_bytes(summary: PartSummary, content: PartContent) -> int:
+    """The size of the file of a part."""
+    return _size(content, _metadata(summary))
+
+
+def _size(content: PartContent, metadata: dict[str, Any]) -> int:
     measure = pa.MockOutputStream()
     write_columns(measure, content, metadata)
-    data = pa.allocate_buffer(measure.size())
+    size: int = measure.size()
+    return size
+
+
+def _in_memory(content: PartContent, metadata: dict[str, Any]) -> pa.Buffer:
+    """Encode a part. The size is measured first, because a growing buffer is copied repeatedly."""
+    data = pa.allocate_buffer(_size(content, metadata))
     write_columns(pa.FixedSizeBufferWriter(data), content, metadata)
     return data
 
@@ -183,33 +219,35 @@ def _in_memory(content: PartContent, metadata: dict[str, Any]) -> pa.Buffer:
 def write_columns(file: BinaryIO | pa.NativeFile, content: PartContent, metadata: dict[str, Any]) -> None:
     """Write columns as an Arrow IPC file with one record batch."""
     tokens = pa.LargeListArray.from_arrays(pa.array(content.offsets), pa.array(content.tokens))
-    schema = _schema(tokens.type.value_type).with_metadata(metadata)
-    batch = pa.record_batch([tokens, pa.array(content.source), pa.array(content.row)], schema=schema)
+    schema = _schema(tokens.type.value_type, with_train=content.train is not None).with_metadata(metadata)
+    train = [] if content.train is None else [content.train.array()]
+    batch = pa.record_batch([tokens, pa.array(content.source), pa.array(content.row), *train], schema=schema)
     with pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(batch)
 
 
-def read_summary(folder: Folder, unit: int) -> PartSummary:
+def read_summary(folder: Folder, unit: int, head: Head = BASE) -> PartSummary:
     """Read the counts and checksums of a part, from the first bytes of its file.
 
     The file ends with a copy of them, with which they are compared. The copy of an object is not read.
     """
-    name = part_name(unit)
+    name = head.part_file(unit)
     try:
-        data, file_bytes, _ = folder.ranges.open_version(name, HEADER_BYTES)
+        data, file_size, _ = folder.ranges.open_version(name, HEADER_BYTES)
         try:
             schema = read_schema(pa.py_buffer(data))
         except MalformedDataError:
             schema = read_schema(folder.buffer(name))
-        summary = summary_of(unit, schema, file_bytes)
+        summary = summary_of(unit, schema, file_size)
         written = schema.metadata[b"tokenmill.part"]
         _check_copies(are_equal=folder.is_remote or written in _last_bytes(folder, name, len(written) + FOOTER_BYTES))
     except MalformedDataError as damage:
-        raise corrupt(folder, unit, str(damage)) from damage
+        raise corrupt(folder, unit, str(damage), head) from damage
     except StoreError as error:
-        if folder.exists(part_name(unit)):
+        if folder.exists(name):
             raise
-        raise corrupt(folder, unit, "there is no such file") from error
+        refuse_outdated(folder, head)
+        raise corrupt(folder, unit, "there is no such file", head) from error
     return summary
 
 
@@ -223,58 +261,61 @@ def _last_bytes(folder: Folder, name: str, count: int) -> bytes:
     return folder.ranges.read_at(name, max(0, size - count), min(size, count))
 
 
-def is_truncated(folder: Folder, unit: int) -> bool:
+def is_truncated(folder: Folder, unit: int, head: Head = BASE) -> bool:
     """Whether the file of a part is truncated. Objects are never truncated, so they are not read."""
     if folder.is_remote:
         return False
-    return _last_bytes(folder, part_name(unit), len(ARROW_END)) != ARROW_END
+    return _last_bytes(folder, head.part_file(unit), len(ARROW_END)) != ARROW_END
 
 
-def open_part(folder: Folder, unit: int) -> tuple[PartSummary, PartContent]:
+def open_part(folder: Folder, unit: int, head: Head = BASE) -> tuple[PartSummary, PartContent]:
     """Open a part: its columns are views of the memory map. Compares the stated counts with the columns."""
+    return open_part_file(folder, unit, head.part_file(unit), head)
+
+
+def open_part_file(folder: Folder, unit: int, name: str, head: Head = BASE) -> tuple[PartSummary, PartContent]:
+    """Open a part of a unit by the name of its file, which need not be that of the head."""
     try:
-        data = folder.buffer(part_name(unit))
+        data = folder.buffer(name)
         schema, batch = read_batch(data, *SCHEMAS)
         summary = summary_of(unit, schema, data.size)
         _check_copies(are_equal=read_schema(data).metadata == schema.metadata)
         content = _content(summary, batch)
     except MalformedDataError as damage:
-        raise corrupt(folder, unit, str(damage)) from damage
+        raise corrupt_file(folder, unit, name, str(damage)) from damage
     except StoreError as error:
-        if folder.exists(part_name(unit)):
+        if folder.exists(name):
             raise
-        raise corrupt(folder, unit, "there is no such file") from error
+        refuse_outdated(folder, head)
+        raise corrupt_file(folder, unit, name, "there is no such file") from error
     return summary, content
 
 
 def check_content(folder: Folder, summary: PartSummary, content: PartContent) -> None:
-    """Compare the columns of a part with its XXH3, or with its SHA-256 if it has no XXH3 (format 1)."""
-    if summary.xxh3:
-        actual, expected = fast_checksum(content), summary.xxh3
-    else:
-        actual, expected = checksum(content, summary), summary.sha256
-    if actual != expected:
-        raise corrupt(folder, summary.unit, f"checksum {actual}, expected {expected}")
+    """Compare the columns of a part with its XXH3."""
+    actual = fast_checksum(content)
+    if actual != summary.xxh3:
+        raise corrupt_file(folder, summary.unit, summary.file, f"checksum {actual}, expected {summary.xxh3}")
 
 
-def check_part(folder: Folder, unit: int, job: Job | None = None) -> PartSummary:
+def check_part(folder: Folder, unit: int, job: Job | None = None, head: Head = BASE) -> PartSummary:
     """Read a whole part and compare it with its checksums and, if given, with its job.
 
     The checksums detect corruption, not tampering.
     """
-    summary, content = open_part(folder, unit)
+    summary, content = open_part(folder, unit, head)
     actual = checksum(content, summary)
-    if actual != summary.sha256:
-        raise corrupt(folder, unit, f"checksum {actual}, expected {summary.sha256}")
+    if actual != summary.blake3:
+        raise corrupt(folder, unit, f"checksum {actual}, expected {summary.blake3}", head)
     check_content(folder, summary, content)
     if job is None:
         return summary
     if summary.job != job.digest():
-        raise corrupt(folder, unit, "it belongs to another job")
+        raise corrupt(folder, unit, "it belongs to another job", head)
     _check_type(folder, unit, content, job.tokenizer.dtype)
     largest = int(content.tokens.max(initial=0))
     if largest >= job.tokenizer.vocabulary_size:
-        raise corrupt(folder, unit, f"it holds token {largest}, of {job.tokenizer.vocabulary_size}")
+        raise corrupt(folder, unit, f"it holds token {largest}, of {job.tokenizer.vocabulary_size}", head)
     return summary
 
 
@@ -290,12 +331,13 @@ def _check_type(folder: Folder, unit: int, content: PartContent, dtype: str) -> 
         raise corrupt(folder, unit, f"its tokens are {content.tokens.dtype}, those of the store {dtype}")
 
 
-def _schema(token: pa.DataType) -> pa.Schema:
+def _schema(token: pa.DataType, *, with_train: bool) -> pa.Schema:
     columns = {"tokens": pa.large_list(token), "source": pa.uint32(), "row": pa.uint64()}
+    columns |= {"train": train_spans.TYPE} if with_train else {}
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
 
 
-SCHEMAS = [_schema(pa.uint16()), _schema(pa.uint32())]
+SCHEMAS = [_schema(token, with_train=some) for token in (pa.uint16(), pa.uint32()) for some in (False, True)]
 
 
 def erased_changes(summary: PartSummary) -> npt.NDArray[np.int64] | None:
@@ -326,7 +368,20 @@ def _content(summary: PartSummary, batch: pa.RecordBatch) -> PartContent:
     )
     if not is_sound:
         raise MalformedDataError("its columns do not have the lengths it states")
-    return PartContent(values, offsets, source, row, erased_changes(summary))
+    return PartContent(values, offsets, source, row, erased_changes(summary), _train(batch, offsets))
+
+
+def _train(batch: pa.RecordBatch, documents: npt.NDArray[np.int64]) -> TrainSpans | None:
+    """The spans of a part, if it has them. Raises MalformedDataError if they are not spans of its documents."""
+    if "train" not in batch.schema.names:
+        return None
+    column = batch.column("train")
+    offsets = column.offsets.to_numpy()
+    is_sound = not column.values.null_count and int(offsets[0]) == 0 and is_ascending(offsets)
+    spans = TrainSpans(column.values.to_numpy(), offsets) if is_sound else None
+    if spans is None or not spans.fit(documents):
+        raise MalformedDataError("the spans that are trained on are not those of its documents")
+    return spans
 
 
 def is_ascending(offsets: npt.NDArray[np.int64]) -> bool:
@@ -343,13 +398,14 @@ def summary_of(unit: int, schema: pa.Schema, file_bytes: int) -> PartSummary:
     and tokens, its ranges are in order, and those of erased documents do not overlap.
     """
     metadata: dict[bytes, Any] = schema.metadata or {}
-    if metadata.get(b"tokenmill.format") not in (b"1", FORMAT.encode()):
-        raise MalformedDataError("it is not a part of a format that this version reads")
+    if metadata.get(b"tokenmill.format") != str(STORE_FORMAT).encode():
+        raise MalformedDataError(f"it is not a part of format {STORE_FORMAT}")
     summary = decode(metadata.get(b"tokenmill.part", b""), PartSummary)
     if summary.unit != unit:
         raise MalformedDataError(f"it holds unit {summary.unit}")
     counts = [summary.documents, summary.tokens, summary.text_bytes, summary.skipped_rows, summary.spelled_documents]
     counts.append(summary.documents - summary.spelled_documents)
+    counts.append(0 if isinstance(summary.erased_rows, msgspec.UnsetType) else summary.erased_rows)
     for skipped in summary.skipped:
         most = skipped.last - skipped.first + 1
         counts += [skipped.source, skipped.first, skipped.last, skipped.rows - 1, most - skipped.rows]
@@ -370,11 +426,12 @@ def summary_of(unit: int, schema: pa.Schema, file_bytes: int) -> PartSummary:
     return summary
 
 
-def corrupt(folder: Folder, unit: int, reason: str) -> CorruptStore:
+def corrupt(folder: Folder, unit: int, reason: str, head: Head = BASE) -> CorruptStore:
     """The error for a damaged part."""
-    return CorruptStore(
-        f"part {unit} is damaged",
-        f"file         {folder.path(part_name(unit))}",
-        f"found        {reason}",
-        "Run the same `tokenmill prepare` with --repair: it makes the damaged parts again, and no other.",
-    )
+    return corrupt_file(folder, unit, head.part_file(unit), reason)
+
+
+def corrupt_file(folder: Folder, unit: int, name: str, reason: str) -> CorruptStore:
+    """The error for a damaged part in the file of this name."""
+    where = f"file         {folder.path(name)}"
+    return CorruptStore(f"part {unit} is damaged", where, f"found        {reason}", *advice(name))

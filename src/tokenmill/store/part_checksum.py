@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 import xxhash
+
+from tokenmill.storage.digest import Hasher
 
 Summary = TypeVar("Summary", bound=msgspec.Struct)
 
@@ -31,18 +32,24 @@ class PartColumns(Protocol):
     def row(self) -> Any:
         """The row of each document."""
 
+    @property
+    def train(self) -> Any:
+        """The spans that are trained on, or None."""
+
 
 def _columns(content: PartColumns) -> list[memoryview]:
-    columns = (content.tokens, content.offsets, content.source, content.row)
-    return [np.ascontiguousarray(column).data for column in columns]
+    columns = [content.tokens, content.offsets, content.source, content.row]
+    if content.train is not None:
+        columns += [content.train.values, content.train.offsets]
+    return [np.ascontiguousarray(column).data.cast("B") for column in columns]
 
 
 def checksum(content: PartColumns, summary: msgspec.Struct) -> str:
-    """SHA-256 of the values of the columns, in order, and the summary in JSON with an empty `sha256`."""
-    digest = hashlib.sha256()
+    """BLAKE3 of the values of the columns, in order, and the summary in JSON with an empty `blake3`."""
+    digest = Hasher()
     for column in _columns(content):
         digest.update(column)
-    digest.update(_hashed(summary))
+    digest.update(msgspec.json.encode(msgspec.structs.replace(summary, blake3="")))
     return digest.hexdigest()
 
 
@@ -54,16 +61,7 @@ def fast_checksum(content: PartColumns) -> str:
     return digest.hexdigest()
 
 
-def _hashed(summary: msgspec.Struct) -> bytes:
-    """The summary as it enters the checksum. Parts of format 1 do not have the fields after `skipped`."""
-    empty = msgspec.structs.replace(summary, sha256="")
-    if getattr(empty, "xxh3"):  # noqa: B009 - a summary is a PartSummary
-        return msgspec.json.encode(empty)
-    fields = ("unit", "job", "documents", "tokens", "text_bytes", "sha256", "skipped")
-    return msgspec.json.encode({name: getattr(empty, name) for name in fields})
-
-
 def with_checksum(summary: Summary, content: PartColumns) -> Summary:
     """The summary with both checksums filled in."""
     summary = msgspec.structs.replace(summary, xxh3=fast_checksum(content))
-    return msgspec.structs.replace(summary, sha256=checksum(content, summary))
+    return msgspec.structs.replace(summary, blake3=checksum(content, summary))

@@ -10,19 +10,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenmill.errors import StoreError
 from tokenmill.storage import Folder
 from tokenmill.storage.folder import ReadRange
 from tokenmill.storage.untrusted.flatbuffers import Table
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 from tokenmill.storage.untrusted.tables import read_schema
+from tokenmill.store.chain import BASE, Head, refuse_outdated
 from tokenmill.store.part import (
     HEADER_BYTES,
     SCHEMAS,
     PartSummary,
     TokenArray,
-    corrupt,
+    corrupt_file,
     is_ascending,
-    part_name,
     summary_of,
 )
 
@@ -33,7 +34,7 @@ _RECORD_BATCH = 3
 
 # The buffers of a part: for each column the validity, which is empty, and the values; the list has offsets as well.
 _OFFSETS, _TOKENS, _SOURCE, _ROW = 1, 3, 5, 7
-_BUFFERS = 8
+_BUFFERS, _BUFFERS_WITH_TRAIN = 8, 12
 
 
 class RangedPart:
@@ -58,7 +59,9 @@ class RangedPart:
         """The position of each document in the part, and the number of tokens."""
         offsets: npt.NDArray[np.int64] = self._read(_OFFSETS, np.dtype(np.int64), 0, self.summary.documents + 1)
         if int(offsets[0]) != 0 or int(offsets[-1]) != self.summary.tokens or not is_ascending(offsets):
-            raise corrupt(self._folder, self._unit, "its columns do not have the lengths it states")
+            raise corrupt_file(
+                self._folder, self._unit, self.summary.file, "its columns do not have the lengths it states"
+            )
         return offsets
 
     @property
@@ -84,16 +87,21 @@ class _Columns:
     positions: list[int]
 
 
-def open_ranged(folder: Folder, unit: int) -> RangedPart:
+def open_ranged(folder: Folder, unit: int, head: Head = BASE) -> RangedPart:
     """Read the header of a part. Compares the sizes of the columns with the stated counts."""
-    limit = HEADER_BYTES
+    limit, name = HEADER_BYTES, head.part_file(unit)
     while True:
-        data, file_bytes, read_range = folder.ranges.open_version(part_name(unit), limit)
+        try:
+            data, file_bytes, read_range = folder.ranges.open_version(name, limit)
+        except StoreError:
+            if not folder.exists(name):
+                refuse_outdated(folder, head)
+            raise
         try:
             return RangedPart(folder, *_parse(unit, data, file_bytes), read_range)
         except MalformedDataError as damage:
             if len(data) < limit or limit >= MAX_HEADER_BYTES:  # the whole file was read, or no header is that long
-                raise corrupt(folder, unit, str(damage)) from damage
+                raise corrupt_file(folder, unit, name, str(damage)) from damage
             limit *= 16
 
 
@@ -111,7 +119,8 @@ def _parse(unit: int, data: bytes, file_bytes: int) -> tuple[PartSummary, _Colum
     if message.number(1, "<B") != _RECORD_BATCH or message.child(2).has(3):
         raise MalformedDataError("its batch is packed")
     nodes, buffers = message.child(2).tuples(1, 2), message.child(2).tuples(2, 2)
-    if len(buffers) != _BUFFERS or bool(nodes[:, 1].any()) or bool((buffers < 0).any()):
+    expected = _BUFFERS if matching.names[-1] == "row" else _BUFFERS_WITH_TRAIN
+    if len(buffers) != expected or bool(nodes[:, 1].any()) or bool((buffers < 0).any()):
         raise MalformedDataError("its batch has other buffers than a part")
     sizes = {_OFFSETS: 8 * (summary.documents + 1), _TOKENS: dtype.itemsize * summary.tokens}
     sizes |= {_SOURCE: 4 * summary.documents, _ROW: 8 * summary.documents}

@@ -2,7 +2,8 @@
 
 The rows of a unit are published as `quarantine/NNNNNNNN-HASH.jsonl` before its part, so that every committed unit has
 them. HASH is the part's, because two machines can skip different rows, and only one of their parts is committed.
-`quarantine.jsonl` holds the rows of all units, in the order of the units.
+`quarantine.jsonl` holds the rows of all units, in the order of the units. After an erasure it is
+`quarantine-DIGEST.jsonl`, with the digest of all parts.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,7 +25,7 @@ from tokenmill.sources.line_numbers import MAX_COUNTED_BYTES, line_numbers
 from tokenmill.storage import prefetch_map
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
-from tokenmill.store.job import STORE_FORMAT, Run
+from tokenmill.store.chain import BASE, Head
 from tokenmill.store.part import INTENDED, PartSummary, read_summary
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tokenmill.storage import Folder
 
 QUARANTINE_FILE = "quarantine.jsonl"
+ERASED = "erased"
+"""The detail of a row whose text was erased."""
 PREFETCH_HEADERS = 16
 
 
@@ -50,7 +52,7 @@ class Quarantined(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     line: int | None = None
     reason: str
     detail: str
-    sha256: str
+    blake3: str
     text: str | None = None
     base64: bytes | None = None
 
@@ -70,7 +72,7 @@ def record(unit: int, file: SourceFile, bad: BadRow, *, with_text: bool) -> Quar
         byte=None if is_numbered else bad.row,
         reason=bad.reason,
         detail=bad.detail,
-        sha256=bad.sha256,
+        blake3=bad.blake3,
     )
     if not with_text:
         return entry
@@ -97,19 +99,28 @@ def with_lines(entries: Iterable[Quarantined], files: Sequence[SourceFile]) -> l
 
 def publish_unit_file(folder: Folder, part: PartSummary, entries: list[Quarantined]) -> None:
     """Publish the quarantined rows of a part, before the part."""
-    if not entries:
-        return
+    if entries:
+        publish_entries(folder, unit_file(part), entries)
+
+
+def publish_entries(folder: Folder, name: str, entries: list[Quarantined]) -> None:
+    """Publish the quarantined rows of a part under the name of their file."""
     folder.create(layout.QUARANTINE)
-    with folder.publish(unit_file(part)) as file:
+    with folder.publish(name) as file:
         file.write(msgspec.json.Encoder().encode_lines(entries))
 
 
-def read_unit_file(folder: Folder, part: PartSummary) -> list[Quarantined]:
-    """The quarantined rows of a part."""
-    return [decode(line, Quarantined) for line in folder.ranges.lines(unit_file(part))]
+def read_entries(folder: Folder, name: str) -> list[Quarantined]:
+    """The quarantined rows in the file of a part. Raises MalformedDataError if a line is no such row."""
+    return [decode(line, Quarantined) for line in folder.ranges.lines(name)]
 
 
-def gather(folder: Folder, committed: npt.NDArray[np.bool_]) -> int:
+def list_file(head: Head) -> str:
+    """The name of the file with the rows of all units."""
+    return f"quarantine-{head.digest[:16]}.jsonl" if head.number else QUARANTINE_FILE
+
+
+def gather(folder: Folder, committed: npt.NDArray[np.bool_], head: Head = BASE) -> int:
     """Publish the rows of all committed units in one file; returns the number of units whose parts state such rows.
 
     Removes the files of these units that belong to no part: an earlier part of the unit skipped other rows.
@@ -117,14 +128,13 @@ def gather(folder: Folder, committed: npt.NDArray[np.bool_]) -> int:
     matches = [match for name in folder.names(layout.QUARANTINE) if (match := _FILE.fullmatch(name))]
     units = {int(match[1]) for match in matches}
     listed = sorted(unit for unit in units if unit < len(committed) and committed[unit])
-    summaries = prefetch_map(folder, partial(read_summary, folder), listed, PREFETCH_HEADERS)
-    parts = [summary for summary in summaries if summary.quarantined_rows]
+    parts = [part for part in _summaries(folder, listed, head) if part.quarantined_rows]
     if parts:
-        with folder.publish(QUARANTINE_FILE) as file:
+        with folder.publish(list_file(head)) as file:
             for lines in prefetch_map(folder, lambda part: list(folder.ranges.lines(unit_file(part))), parts):
                 file.writelines(lines)
-    else:
-        folder.discard(QUARANTINE_FILE)
+    for name in other_lists(folder, head) if parts else [*other_lists(folder, head), list_file(head)]:
+        folder.discard(name)
     used, committed_units = {unit_file(part) for part in parts}, set(listed)
     for match in matches:
         name = f"{layout.QUARANTINE}/{match[0]}"
@@ -133,39 +143,56 @@ def gather(folder: Folder, committed: npt.NDArray[np.bool_]) -> int:
     return len(parts)
 
 
-def units_to_check(run: Run, manifest: pa.Table) -> list[int]:
-    """The units with rows in quarantine. Empty for format 5, whose records can have other names."""
+def other_lists(folder: Folder, head: Head) -> list[str]:
+    """The files with the rows of all units of before the last change, or of another one."""
+    return [name for name in folder.names(".") if _LIST.fullmatch(name) and name != list_file(head)]
+
+
+def _summaries(folder: Folder, units: Iterable[int], head: Head) -> Iterator[PartSummary]:
+    return prefetch_map(folder, lambda unit: read_summary(folder, unit, head), units, PREFETCH_HEADERS)
+
+
+def units_to_check(manifest: pa.Table) -> list[int]:
+    """The units with rows in quarantine."""
     units: list[int] = np.flatnonzero(manifest["quarantined"].to_numpy() > 0).tolist()
-    return units if run.format >= STORE_FORMAT else []
+    return units
 
 
-def unrecorded(folder: Folder, units: Iterable[int]) -> list[int]:
+def unrecorded(folder: Folder, units: Iterable[int], head: Head = BASE) -> list[int]:
     """The units whose records are missing or do not name the rows that their parts skip."""
-    parts = prefetch_map(folder, partial(read_summary, folder), units, PREFETCH_HEADERS)
+    parts = _summaries(folder, units, head)
     checked = prefetch_map(folder, lambda part: (part.unit, _is_recorded(folder, part)), parts, PREFETCH_HEADERS)
     return [unit for unit, is_recorded in checked if not is_recorded]
 
 
-def is_gathered(folder: Folder, units: Iterable[int]) -> bool:
-    """Whether `quarantine.jsonl` holds the records of these units, in this order, and nothing else."""
-    parts = prefetch_map(folder, partial(read_summary, folder), units, PREFETCH_HEADERS)
-    files = prefetch_map(folder, lambda part: list(folder.ranges.lines(unit_file(part))), parts)
-    expected = itertools.chain.from_iterable(files)
-    actual = folder.ranges.lines(QUARANTINE_FILE) if folder.exists(QUARANTINE_FILE) else iter(())
+def is_gathered(folder: Folder, units: Iterable[int], head: Head = BASE) -> bool:
+    """Whether the list holds the records of these units, in this order, and nothing else."""
+    files = prefetch_map(
+        folder, lambda part: list(folder.ranges.lines(unit_file(part))), _summaries(folder, units, head)
+    )
+    expected, name = itertools.chain.from_iterable(files), list_file(head)
+    actual = folder.ranges.lines(name) if folder.exists(name) else iter(())
     return all(one == other for one, other in itertools.zip_longest(expected, actual))
 
 
-def has_unused_files(folder: Folder, units: Iterable[int]) -> bool:
-    """Whether there are records of rows that belong to no part."""
-    parts = prefetch_map(folder, partial(read_summary, folder), units, PREFETCH_HEADERS)
-    recorded = {f"{layout.QUARANTINE}/{name}" for name in folder.names(layout.QUARANTINE) if _FILE.fullmatch(name)}
-    return not recorded <= {unit_file(part) for part in parts}
+def without_text(entries: Iterable[Quarantined], rows: Collection[tuple[str, int]]) -> list[Quarantined]:
+    """Entries of the quarantine, those of some rows without their text."""
+    erased = set(rows)
+    return [
+        msgspec.structs.replace(entry, text=None, base64=None, detail=ERASED)
+        if (entry.file, entry.position) in erased
+        else entry
+        for entry in entries
+    ]
 
 
 def _is_recorded(folder: Folder, part: PartSummary) -> bool:
-    """Whether the records of a part name as many rows as it skips, each in a range that it skips for that reason."""
+    """Whether the records of a part name as many rows as it skips, each in a range that it skips for that reason.
+
+    Those of a part that an erasure changed have no text of the rows that it states to be erased.
+    """
     try:
-        entries = [decode(line, Quarantined) for line in folder.ranges.lines(unit_file(part))]
+        entries = read_entries(folder, unit_file(part))
     except (MalformedDataError, StoreError):
         return False
     remaining = Counter({skipped: skipped.rows for skipped in part.skipped if skipped.reason not in INTENDED})
@@ -177,27 +204,34 @@ def _is_recorded(folder: Folder, part: PartSummary) -> bool:
         if entry.unit != part.unit or matching is None:
             return False
         remaining[matching] -= 1
-    return not any(remaining.values())
+    erased = sum(entry.detail == ERASED and entry.text is None and entry.base64 is None for entry in entries)
+    is_erased = isinstance(part.erased_rows, msgspec.UnsetType) or erased == part.erased_rows
+    return is_erased and not any(remaining.values())
 
 
-def read(folder: Folder) -> Iterator[Quarantined]:
-    """Yield the rows of `quarantine.jsonl`, in the order of the units; nothing if the file does not exist."""
-    if not folder.exists(QUARANTINE_FILE):
+def read(folder: Folder, head: Head = BASE) -> Iterator[Quarantined]:
+    """Yield the rows of the list, in the order of the units; nothing if the file does not exist."""
+    name = list_file(head)
+    if not folder.exists(name):
         return
-    for number, line in enumerate(folder.ranges.lines(QUARANTINE_FILE), 1):
+    for number, line in enumerate(folder.ranges.lines(name), 1):
         try:
             yield decode(line, Quarantined)
         except MalformedDataError as damage:
             reason = f"reason       {damage}"
             advice = "Run the same `tokenmill prepare` again: it writes the file again."
-            raise CorruptStore(
-                f"line {number} of {folder.path(QUARANTINE_FILE)} is damaged", reason, advice
-            ) from damage
+            raise CorruptStore(f"line {number} of {folder.path(name)} is damaged", reason, advice) from damage
 
 
+_LIST = re.compile(r"quarantine(-[0-9a-f]{16})?\.jsonl")
 _FILE = re.compile(r"([0-9]{8,18})-[0-9a-f]{16}\.jsonl")
 
 
 def unit_file(part: PartSummary) -> str:
     """The name of the file with the quarantined rows of a part."""
-    return f"{layout.QUARANTINE}/{part.unit:08d}-{part.sha256[:16]}.jsonl"
+    return unit_name(part.unit, part.blake3)
+
+
+def unit_name(unit: int, content: str) -> str:
+    """The same by the hash of the part."""
+    return f"{layout.QUARANTINE}/{unit:08d}-{content[:16]}.jsonl"

@@ -17,22 +17,16 @@ from tokenmill.storage.digest import digest_of
 from tokenmill.storage.local.near_names import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables
-from tokenmill.store.job import LATEST_STORE_FORMAT, OLDEST_STORE_FORMAT, PARSE, REFUSE, TEXT, Job, Run
-from tokenmill.store.layout import MAX_JSON_BYTES, REQUEST_NAME, RUN, TOKENIZER, damaged, lost
+from tokenmill.store.job import PARSE, REFUSE, STORE_FORMAT, TEXT, Job, Run
+from tokenmill.store.layout import MAX_JSON_BYTES, RUN, TOKENIZER, damaged, lost, refuse_other_format
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
     from tokenmill.tokenizers.spec import TokenizerSpec
 
-_SHA256 = re.compile("[0-9a-f]{64}")
+_HASH = re.compile("[0-9a-f]{64}")
 _EXTENSIONS = {"tiktoken": "tiktoken", "huggingface": "json"}
 """The file extension of the vocabulary, by the kind of the tokenizer."""
-
-
-class _Format(msgspec.Struct):
-    """The one field of `run.json` that every version has."""
-
-    format: int = 1
 
 
 def run_record(run: Run) -> dict[str, Any]:
@@ -52,11 +46,9 @@ def read_run(folder: Folder, *, with_tables: bool = True) -> Run | None:
     if data is None:
         return None
     try:
-        _check_checksum(data)
-        written = decode(data, _Format).format
-        if not OLDEST_STORE_FORMAT <= written <= LATEST_STORE_FORMAT:
-            readable = f"formats {OLDEST_STORE_FORMAT} to {LATEST_STORE_FORMAT}"
-            raise StoreError(f"{folder.root} was written in format {written}; this tokenmill reads {readable}")
+        refuse_other_format(folder, data, STORE_FORMAT, "Prepare it again.")
+        content = _check_checksum(data)
+        _refuse_unknown_options(folder, content.get("job"))
         run = decode(data, Run)
         _check_counts(run)
         _check_tokenizer(run.job)
@@ -88,7 +80,7 @@ def _no_store(folder: Folder) -> StoreError:
 
 
 def read_vocabulary(folder: Folder, tokenizer: TokenizerSpec) -> bytes:
-    """Read the vocabulary of a run and compare it with its SHA-256."""
+    """Read the vocabulary of a run and compare it with its BLAKE3."""
     name = f"{TOKENIZER}/{tokenizer.file}"
     try:
         content = folder.read(name)
@@ -101,20 +93,29 @@ def read_vocabulary(folder: Folder, tokenizer: TokenizerSpec) -> bytes:
     return content
 
 
-def _check_checksum(data: bytes) -> None:
-    """Compare the content of `run.json` with its checksum. Those of earlier versions have none."""
+def _check_checksum(data: bytes) -> dict[str, Any]:
+    """Compare the content of `run.json` with its checksum, and return it."""
     content = decode(data, dict[str, Any])
-    checksum = content.pop("checksum", None)
-    if checksum is not None and checksum != digest_of(content):
+    if content.pop("checksum", None) != digest_of(content):
         raise MalformedDataError("it is not as it was written")
+    return content
+
+
+def _refuse_unknown_options(folder: Folder, job: Any) -> None:
+    """Refuse a job with options that came after this version: their documents would be read as if they had none."""
+    unknown = sorted(job.keys() - set(Job.__struct_fields__)) if isinstance(job, dict) else []
+    if unknown:
+        raise StoreError(
+            f"{folder.root} was made by a newer tokenmill, with options that this one does not know",
+            f"options      {', '.join(unknown)[:200]}",
+        )
 
 
 def _check_counts(run: Run) -> None:
     job = run.job
-    counts = [run.units, run.sources, run.source_bytes, run.text_bytes, job.unit_bytes]
-    counts += [job.limit_units or 0, job.document_bytes or 0]
+    counts = [run.units, run.planned_units - run.units, run.planned_units, run.sources, run.source_bytes]
+    counts += [run.text_bytes, job.unit_bytes, job.document_bytes]
     counts += [limit for limit in (job.min_tokens, job.max_tokens) if not isinstance(limit, msgspec.UnsetType)]
-    counts += [count for change in run.history for count in (change.documents, change.tokens)]
     if not 0 <= min(counts) <= max(counts) < 1 << 62:
         raise MalformedDataError("it has negative or impossible counts")
 
@@ -127,7 +128,7 @@ def _check_tokenizer(job: Job) -> None:
             f"there is no vocabulary of {tokenizer.vocabulary_size} ids and of kind {tokenizer.kind[:20]!r}"
         )
     expected = f"{tokenizer.sha256}.{_EXTENSIONS[tokenizer.kind]}"
-    if not _SHA256.fullmatch(tokenizer.sha256) or tokenizer.file != expected:
+    if not _HASH.fullmatch(tokenizer.sha256) or tokenizer.file != expected:
         raise MalformedDataError(f"the vocabulary has the name {tokenizer.file[:100]!r}")
     if not re.fullmatch("([0-9a-f]{40})?", tokenizer.commit or "") or not (tokenizer.source or "").isprintable():
         raise MalformedDataError(f"the commit of the tokenizer is {str(tokenizer.commit)[:40]!r}")
@@ -153,12 +154,8 @@ def _check_options(job: Job) -> None:
 
 
 def _check_files(run: Run) -> None:
-    """Refuse a hash or a request that cannot be part of the name of a file."""
-    lists = [sha256 for sha256 in (run.job.deny, run.job.dedup) if not isinstance(sha256, msgspec.UnsetType)]
-    tables_of_changes = [change.sha256 for change in run.history if change.sha256]
-    for sha256 in (run.plan_sha256, run.sources_sha256, *lists, *tables_of_changes):
-        if not _SHA256.fullmatch(sha256):
-            raise MalformedDataError(f"a file has the hash {sha256[:100]!r}")
-    for change in run.history:
-        if change.request and not REQUEST_NAME.fullmatch(change.request):
-            raise MalformedDataError(f"an erasure has the name {change.request[:100]!r}")
+    """Refuse a hash that cannot be part of the name of a file."""
+    lists = [blake3 for blake3 in (run.job.deny, run.job.dedup) if not isinstance(blake3, msgspec.UnsetType)]
+    for blake3 in (run.plan_blake3, run.sources_blake3, *lists):
+        if not _HASH.fullmatch(blake3):
+            raise MalformedDataError(f"a file has the hash {blake3[:100]!r}")

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 
 from tokenmill.errors import StoreError
 from tokenmill.sources import KINDS
+from tokenmill.storage.digest import Hasher, hash_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 from tokenmill.storage.untrusted.tables import count_rows, read_parquet
 from tokenmill.store.layout import MANIFEST, PLAN, RUN, SOURCES, damaged, lost, table_name
@@ -39,9 +39,6 @@ PLAN_SCHEMA = pa.schema(
     ]
 )
 
-EARLIER_PLAN_SCHEMA = PLAN_SCHEMA.append(pa.field("detail", pa.large_binary()))
-"""The schema of a plan that kept parts of the sources' footers. They are not read."""
-
 MANIFEST_SCHEMA = pa.schema(
     [
         ("unit", pa.int64()),
@@ -51,13 +48,13 @@ MANIFEST_SCHEMA = pa.schema(
         ("skipped", pa.int64()),
         ("quarantined", pa.int64()),  # included in `skipped`
         ("spelled", pa.int64()),  # documents found to spell a control token, of those that are searched
-        ("sha256", pa.string()),
+        ("blake3", pa.string()),
         ("xxh3", pa.string()),
         ("bytes", pa.int64()),  # the size of the part's file
     ]
 )
 
-CHECKSUM_COLUMNS = ("sha256", "xxh3")
+CHECKSUM_COLUMNS = ("blake3", "xxh3")
 
 SOURCES_SCHEMA = pa.schema(
     [
@@ -91,16 +88,16 @@ def table_bytes(table: pa.Table) -> bytes:
     return data
 
 
-def publish_table(folder: Folder, name: str, table: pa.Table) -> None:
-    """Publish a table as Parquet."""
-    with folder.publish(name) as file:
+def publish_table(folder: Folder, name: str, table: pa.Table, *, if_absent: bool = False) -> None:
+    """Publish a table as Parquet. With `if_absent`, raise AlreadyPublishedError if there is a file."""
+    with folder.publish(name, if_absent=if_absent) as file:
         file.write(table_bytes(table))
 
 
 def read_table(
     folder: Folder,
     name: str,
-    sha256: str | None = None,
+    blake3: str | None = None,
     schema: pa.Schema | tuple[pa.Schema, ...] | None = None,
     wanted: Collection[str] | None = None,
 ) -> pa.Table:
@@ -109,17 +106,17 @@ def read_table(
     Args:
         folder: The directory.
         name: The name of the file.
-        sha256: The expected hash, if the run states one.
+        blake3: The expected hash, if the run states one.
         schema: The expected schema, or several of them; by default the schema of the table with this name.
         wanted: The columns to read; by default all.
     """
     try:
         data = folder.buffer(name)
     except StoreError:
-        if sha256 is None or folder.exists(name):
+        if blake3 is None or folder.exists(name):
             raise
         raise lost(folder, name) from None
-    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+    if blake3 is not None and hash_of(data) != blake3:
         raise damaged(folder, name, f"it is not the file that {RUN} names")
     try:
         return read_parquet(data, schema or _SCHEMAS.get(name), _OPTIONAL, wanted)
@@ -127,8 +124,19 @@ def read_table(
         raise damaged(folder, name, str(damage)) from damage
 
 
+def parts_digest(manifest: pa.Table) -> str:
+    """The hash of the checksums of all parts."""
+    digest = Hasher()
+    for checksums in manifest["blake3"].chunks:
+        if len(checksums):  # the texts are one after the other in memory: millions are hashed at once
+            _, offsets, texts = checksums.buffers()
+            edges = np.frombuffer(offsets, np.int32)[checksums.offset : checksums.offset + len(checksums) + 1]
+            digest.update(memoryview(texts)[edges[0] : edges[-1]])
+    return digest.hexdigest()
+
+
 def read_plan(folder: Folder, run: Run) -> pa.Table:
-    """Read the plan of a run. Refuses units with unknown sources or invalid sizes."""
+    """Read the whole plan of a run, which can have more units. Refuses units with unknown sources or invalid sizes."""
     plan = _read_plan_columns(folder, run, PLAN_SCHEMA.names)
     source, sources = (plan[name].to_numpy().astype(np.int64) for name in ("source", "sources"))
     slices = [plan[name].fill_null(0).to_numpy() for name in ("start", "stop", "text_bytes", "rows")]
@@ -144,19 +152,19 @@ def read_planned_bytes(folder: Folder, run: Run) -> npt.NDArray[np.int64]:
     column = _read_plan_columns(folder, run, ["text_bytes"])["text_bytes"]
     if has_impossible_counts(column):
         raise damaged(folder, PLAN, "a unit has an invalid size")
-    planned: npt.NDArray[np.int64] = column.to_numpy()
+    planned: npt.NDArray[np.int64] = column.to_numpy()[: run.units]
     return planned
 
 
 def _read_plan_columns(folder: Folder, run: Run, columns: list[str]) -> pa.Table:
-    name = table_name(folder, PLAN, run.plan_sha256)
-    return read_table(folder, name, run.plan_sha256, (PLAN_SCHEMA, EARLIER_PLAN_SCHEMA), columns)
+    name = table_name(folder, PLAN, run.plan_blake3)
+    return read_table(folder, name, run.plan_blake3, PLAN_SCHEMA, columns)
 
 
 def read_sources(folder: Folder, run: Run) -> pa.Table:
     """Read the sources of a run. Refuses unknown kinds."""
-    name = table_name(folder, SOURCES, run.sources_sha256)
-    sources = read_table(folder, name, run.sources_sha256, (SOURCES_SCHEMA, SPLIT_SOURCES_SCHEMA))
+    name = table_name(folder, SOURCES, run.sources_blake3)
+    sources = read_table(folder, name, run.sources_blake3, (SOURCES_SCHEMA, SPLIT_SOURCES_SCHEMA))
     kinds = set(sources["kind"].unique().to_pylist())
     if not kinds <= set(KINDS):
         raise damaged(folder, SOURCES, f"a source is of kind {min(kinds - set(KINDS))[:20]!r}")
@@ -165,8 +173,8 @@ def read_sources(folder: Folder, run: Run) -> pa.Table:
 
 def check_tables(folder: Folder, run: Run) -> None:
     """Refuse a run whose plan or sources are missing or do not have as many rows as the run states."""
-    _check_rows(folder, table_name(folder, PLAN, run.plan_sha256), run.units)
-    _check_rows(folder, table_name(folder, SOURCES, run.sources_sha256), run.sources)
+    _check_rows(folder, table_name(folder, PLAN, run.plan_blake3), run.planned_units)
+    _check_rows(folder, table_name(folder, SOURCES, run.sources_blake3), run.sources)
 
 
 def _check_rows(folder: Folder, name: str, expected: int) -> None:

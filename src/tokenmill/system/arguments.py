@@ -1,6 +1,7 @@
-"""Checks the types of the arguments of public functions, and their paths.
+"""The arguments of public functions: options that are declared once, as fields of a record, and checks of types.
 
-Python takes True for 1 and the keys of a dict for a list. A wrong argument can then give a wrong result without a word.
+A field says what people read about an option and how the command line takes it. Python takes True for 1 and the keys of
+a dict for a list: a wrong argument could then give a wrong result without a word.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import functools
 import inspect
 import os
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from tokenmill.errors import UsageError
+from tokenmill.errors import UsageError, in_python
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -31,6 +33,60 @@ TYPE_NAMES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What people read about an option, and how the command line takes it.
+
+    Attributes:
+        meaning: The sentence for both, with options named as the command line does.
+        heading: The heading under which the help of a command lists it; empty for an object of Python.
+        metavar: What stands for its value.
+        unset: What holds if it is not given, in words.
+        python: A sentence about values that the command line does not take.
+        least: The smallest number.
+        short: Its one-letter name.
+        repeatable: Whether it takes several values: an option that is repeated, or a list.
+        escapes: Whether the command line replaces the escapes that are typed, such as a line end.
+        of_store: Whether `--like` takes it from a store.
+        can_be_off: The same, and the value `none` switches it off.
+    """
+
+    meaning: str
+    heading: str = ""
+    metavar: str | None = None
+    unset: str = ""
+    python: str = ""
+    least: int | None = None
+    short: str = ""
+    repeatable: bool = False
+    escapes: bool = False
+    of_store: bool = False
+    can_be_off: bool = False
+
+
+def option(meaning: str, *, default: Any = None, **about: Any) -> Any:
+    """A field of a record of options. None, an empty tuple and False stand for an option that is not given."""
+    return field(default=default, metadata={"option": Option(meaning, **about)})
+
+
+def required(meaning: str, **about: Any) -> Mapping[str, Option]:
+    """The metadata of a field without a default. The type of the field shows that it is needed."""
+    return {"option": Option(meaning, **about)}
+
+
+def options_of(record: Any) -> dict[str, Option]:
+    """The options of a record by name, in the order of its arguments."""
+    return {
+        each.name: each.metadata["option"] for each in sorted(fields(record), key=lambda each: each.kw_only is True)
+    }
+
+
+@functools.cache
+def types_of(record: Callable[..., Any]) -> dict[str, Any]:
+    """The types of the options of a record, or of the parameters of a function."""
+    return get_type_hints(record)
+
+
 def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """A function that raises UsageError, with the parameter's name, for an argument of another type than annotated.
 
@@ -38,19 +94,23 @@ def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
     """
     signature = inspect.signature(function)
 
-    @functools.cache
-    def hints() -> dict[str, Any]:
-        return get_type_hints(function)
-
     @functools.wraps(function)
     def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        for name, value in signature.bind(*args, **kwargs).arguments.items():
-            hint = hints()[name]
-            if not _fits(value, hint):
-                raise UsageError(f"{name} has to be {_words(hint)}, not {_shown(value)}", *_ways_to_files(value))
+        check_types(signature.bind(*args, **kwargs).arguments, function)
         return function(*args, **kwargs)
 
     return call
+
+
+def check_types(arguments: Mapping[str, Any], function: Callable[..., Any]) -> None:
+    """Raise UsageError for the first of these arguments of a function that has another type than annotated."""
+    for name, value in arguments.items():
+        hint = types_of(function)[name]
+        if not _fits(value, hint):
+            raise UsageError(f"{name} has to be {_words(hint)}, not {_shown(value)}", *_ways_to_files(value))
+        least = options_of(function)[name].least if is_dataclass(function) else None
+        if least is not None and value is not None and value < least:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least {least}")
 
 
 def check_text(path: str) -> None:
@@ -65,38 +125,52 @@ def check_text(path: str) -> None:
         ) from None
 
 
-def takes(
-    read: Callable[Parameters, Options], *required: str
-) -> Callable[[Callable[[Options], Result]], Callable[Parameters, Result]]:
-    """A function of what `read` makes of arguments as a function of these arguments, which are checked.
+def column_names(names: str | Sequence[str] | None, parameter: str = "keep") -> tuple[str, ...] | None:
+    """Names of columns: a sequence, or a text in which commas separate them. None stays None."""
+    if isinstance(names, str):
+        return tuple(name.strip() for name in names.split(",")) if names else ()
+    joined = next((name for name in names or () if "," in name), None)
+    if joined is not None:
+        raise UsageError(
+            f"{joined!r} in {parameter} has a comma", f"Give each column by itself: {parameter}={joined.split(',')}."
+        )
+    return None if names is None else tuple(names)
 
-    So several functions share one declaration of their parameters. The docstring of `read` has their meanings. The
-    signature shows no default for parameters that are `required`; the function itself refuses a call without them.
+
+def takes(
+    record: Callable[Parameters, Options], complete: Callable[[dict[str, Any]], dict[str, Any]] = dict
+) -> Callable[[Callable[[Options], Result]], Callable[Parameters, Result]]:
+    """A function of a record of options as a function of these options, whose types are checked.
+
+    `complete` may add options that are given elsewhere. Signature and docstring are those of the record's fields.
     """
 
     def decorate(function: Callable[[Options], Result]) -> Callable[Parameters, Result]:
-        read_checked = checked(read)
-        hints = {"return": function.__annotations__["return"]}
+        signature = inspect.signature(record).replace(return_annotation=function.__annotations__["return"])
 
         def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-            return function(read_checked(*args, **kwargs))
+            given = signature.bind(*args, **kwargs).arguments
+            check_types(given, record)
+            return function(record(**complete(given)))  # type: ignore[call-arg]
 
         functools.update_wrapper(call, function, updated=())
-        _, heading, meanings = (inspect.getdoc(read) or "").partition("Args:\n")
-        call.__doc__ = f"{inspect.getdoc(function)}\n\n{heading}{meanings}"
-        call.__annotations__ = {**read.__annotations__, **hints}
-        call.__wrapped__ = read  # type: ignore[attr-defined]
-        signature = inspect.signature(read)
-        parameters = [
-            each.replace(default=each.empty) if each.name in required else each
-            for each in signature.parameters.values()
-        ]
-        call.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=parameters, return_annotation=hints["return"]
-        )
+        call.__doc__ = f"{inspect.getdoc(function)}\n\nArgs:\n{meanings(record)}"
+        call.__wrapped__ = record  # type: ignore[attr-defined]
+        call.__signature__ = signature  # type: ignore[attr-defined]
         return call
 
     return decorate
+
+
+def meanings(record: Any) -> str:
+    """What the options of a record mean, as the `Args:` of a docstring."""
+    return "\n".join(f"    {name}: {_meaning(about)}" for name, about in options_of(record).items())
+
+
+def _meaning(about: Option) -> str:
+    several = "One, or a list." if about.repeatable else ""
+    unset = f"Default: {about.unset}." if about.unset else ""
+    return in_python(" ".join(filter(None, (about.meaning, several, about.python, unset))))
 
 
 def _fits(value: Any, hint: Any) -> bool:

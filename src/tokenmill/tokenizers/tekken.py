@@ -19,26 +19,8 @@ from tokenmill.tokenizers.vocabularies import Vocabulary, from_ranks
 
 # The special tokens of files before version 8, which do not list them.
 UNLISTED = (
-    "<unk>",
-    "<s>",
-    "</s>",
-    "[INST]",
-    "[/INST]",
-    "[AVAILABLE_TOOLS]",
-    "[/AVAILABLE_TOOLS]",
-    "[TOOL_RESULTS]",
-    "[/TOOL_RESULTS]",
-    "[TOOL_CALLS]",
-    "[IMG]",
-    "<pad>",
-    "[IMG_BREAK]",
-    "[IMG_END]",
-    "[PREFIX]",
-    "[MIDDLE]",
-    "[SUFFIX]",
-    "[SYSTEM_PROMPT]",
-    "[/SYSTEM_PROMPT]",
-    "[TOOL_CONTENT]",
+    "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] "
+    "[IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]"
 )
 LAST_UNLISTED_VERSION = 7
 END_OF_TEXT = "</s>"
@@ -107,7 +89,7 @@ def _special_tokens(file: _Tekken) -> dict[str, int]:
         version = re.match(r"v(\d+)", file.config.version)
         if version is None or int(version[1]) > LAST_UNLISTED_VERSION:
             raise MalformedDataError(f"it lists no special tokens, and its version is {file.config.version[:20]!r}")
-        return {spelling: number for number, spelling in enumerate(UNLISTED)}
+        return {spelling: number for number, spelling in enumerate(UNLISTED.split())}
     listed = {token.token_str: token.rank for token in file.special_tokens}
     reserved = file.config.default_num_special_tokens
     if not all(0 <= rank < reserved for rank in listed.values()) or len(set(listed.values())) != len(listed):

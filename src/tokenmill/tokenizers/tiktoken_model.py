@@ -7,10 +7,11 @@ the known pattern to `pat_str`.
 from __future__ import annotations
 
 import ast
-import json
-from typing import Any
+
+import msgspec
 
 from tokenmill.errors import TokenizerError
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.tokenizers.engines.tiktoken import format_ranks, parse_ranks
 from tokenmill.tokenizers.vocabularies import Vocabulary, declared_end, from_ranks
 
@@ -36,7 +37,7 @@ PATTERNS["tokenization_moonshot.TikTokenTokenizer"] = PATTERNS["tokenization_kim
 
 def code_file(config: bytes | None) -> str | None:
     """The Python file that a configuration names, if its split pattern is known."""
-    name = _class_name(_parsed(config))
+    name = _parsed(config).class_name
     return f"{name.partition('.')[0]}.py" if name in PATTERNS else None
 
 
@@ -51,7 +52,7 @@ def from_tiktoken_model(name: str, origin: str, content: bytes, config: bytes | 
         code: The Python file that `code_file` names.
     """
     parsed = _parsed(config)
-    class_name = _class_name(parsed)
+    class_name = parsed.class_name
     alternatives = PATTERNS.get(class_name or "")
     if alternatives is None:
         named = f"class {class_name}" if class_name else "no class in a tokenizer_config.json"
@@ -94,33 +95,39 @@ def _assigned_pattern(code: bytes) -> str | None:
     return None
 
 
-def _parsed(config: bytes | None) -> dict[str, Any]:
+class _SpecialEntry(msgspec.Struct):
+    """A special token, by its id in the configuration."""
+
+    content: str
+
+
+class _TokenizerConfig(msgspec.Struct):
+    """The used parts of a tokenizer_config.json. The class is a name, or the first of two, slow and fast."""
+
+    auto_map: dict[str, str | list[str | None] | None] = {}
+    added_tokens_decoder: dict[str, _SpecialEntry] = {}
+
+    @property
+    def class_name(self) -> str | None:
+        """The class of the tokenizer."""
+        named = self.auto_map.get("AutoTokenizer")
+        first = named[0] if isinstance(named, list) and named else named
+        return first.rpartition("--")[2] if isinstance(first, str) else None
+
+
+def _parsed(config: bytes | None) -> _TokenizerConfig:
     try:
-        parsed = json.loads(config or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
+        return decode(config or b"{}", _TokenizerConfig)
+    except MalformedDataError:
+        return _TokenizerConfig()
 
 
-def _class_name(config: dict[str, Any]) -> str | None:
-    """The class of `auto_map`: a string, or the first of two for a slow and a fast tokenizer."""
-    mapped = config.get("auto_map")
-    named = mapped.get("AutoTokenizer") if isinstance(mapped, dict) else None
-    first = named[0] if isinstance(named, list) and named else named
-    return first.rpartition("--")[2] if isinstance(first, str) else None
-
-
-def _special_tokens(config: dict[str, Any], ranks: dict[bytes, int], origin: str) -> dict[str, int]:
-    """The special tokens of `added_tokens_decoder`: spellings by id."""
-    declared = config.get("added_tokens_decoder")
+def _special_tokens(config: _TokenizerConfig, ranks: dict[bytes, int], origin: str) -> dict[str, int]:
     taken = set(ranks.values())
-    special: dict[str, int] = {}
-    for number, token in (declared if isinstance(declared, dict) else {}).items():
-        spelling = token.get("content") if isinstance(token, dict) else None
-        if not number.isdecimal() or not isinstance(spelling, str) or int(number) in taken:
+    for number, token in config.added_tokens_decoder.items():
+        if not number.isdecimal() or int(number) in taken:
             raise TokenizerError(
                 f"the tokenizer_config.json of {origin} does not fit it",
-                f"found        the special token {spelling!r} with the id {number[:20]}",
+                f"found        the special token {token.content!r} with the id {number[:20]}",
             )
-        special[spelling] = int(number)
-    return special
+    return {token.content: int(number) for number, token in config.added_tokens_decoder.items()}

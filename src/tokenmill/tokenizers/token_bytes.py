@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import re
 from collections.abc import Callable
@@ -30,7 +29,7 @@ def token_bytes_lookup(spec: TokenizerSpec, content: bytes) -> Callable[[int], b
     try:
         find = _tiktoken_lookup(content) if spec.kind == "tiktoken" else _huggingface_lookup(content)
     except MalformedDataError as damage:
-        raise CorruptStore(f"the vocabulary {spec.file} is not a tokenizer.json", f"found        {damage}") from damage
+        raise CorruptStore(f"the vocabulary {spec.file} is damaged", f"found        {damage}") from damage
     special = {token: spelling.encode() for spelling, token in spec.special_tokens.items()}
 
     def lookup(token: int) -> bytes:
@@ -46,38 +45,20 @@ def token_bytes_lookup(spec: TokenizerSpec, content: bytes) -> Callable[[int], b
 
 
 def _tiktoken_lookup(content: bytes) -> Lookup:
-    """Decodes only the lines of the requested tokens, because a vocabulary has hundreds of thousands."""
-    lines = content.splitlines()
-
-    @functools.cache
-    def by_rank() -> dict[int, bytes]:
-        return {int(rank): token for token, rank in (line.split() for line in lines if line)}
-
-    def find(token: int) -> bytes | None:
-        encoded, _, rank = lines[token].partition(b" ") if token < len(lines) else (b"", b"", b"")
-        if rank != b"%d" % token:  # the lines are not sorted by rank, or ranks have gaps
-            encoded = by_rank().get(token, b"")
-        return base64.b64decode(encoded) if encoded else None
-
-    return find
+    """Decodes only the requested tokens, because a vocabulary has hundreds of thousands."""
+    try:
+        encoded = {int(rank): token for token, rank in (line.split() for line in content.splitlines() if line)}
+    except ValueError as error:
+        raise MalformedDataError(str(error)) from error
+    return lambda token: base64.b64decode(encoded[token]) if token in encoded else None
 
 
 def _huggingface_lookup(content: bytes) -> Lookup:
     parsed = read_tokenizer_json(content)
-    vocabulary = parsed.model.vocab
-    if isinstance(vocabulary, dict):
-        tokens = {number: token for token, number in vocabulary.items()}
-    else:
-        tokens = {number: token for number, (token, _) in enumerate(vocabulary)}
+    tokens = {number: token for token, number in parsed.ids().items()}
     added = {token.id: token.content.encode() for token in parsed.added_tokens or []}
     to_bytes = _decoder(parsed)
-
-    def find(token: int) -> bytes | None:
-        if token in added:
-            return added[token]
-        return to_bytes(tokens[token]) if token in tokens else None
-
-    return find
+    return lambda token: added.get(token) or (to_bytes(tokens[token]) if token in tokens else None)
 
 
 def _decoder(parsed: TokenizerJson) -> Callable[[str], bytes]:

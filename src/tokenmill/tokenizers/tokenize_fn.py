@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from tokenmill.errors import UsageError
 from tokenmill.humanize import did_you_mean
-from tokenmill.storage.text_types import is_text
+from tokenmill.storage.arrow_text import as_utf8, is_text
 from tokenmill.system import machine
 from tokenmill.system.arguments import checked
 from tokenmill.tokenizers import vocabulary_cache
@@ -65,7 +65,7 @@ class TokenizeFn:
         return TokenizeFn, (self._name, self._digest, self._column, self._engine, self._begin, self._end, self._output)
 
     def __repr__(self) -> str:
-        return f"<tokenmill.tokenize_fn {self._name}, end token {self._end}, sha256 {self._digest[:16]}...>"
+        return f"<tokenmill.tokenize_fn {self._name}, end token {self._end}, {self._digest[:16]}...>"
 
     def __call__(self, rows: Any) -> Any:
         """`{"ids": ..., "len": ...}` of one text or of many. Returns a table for a table, and a frame for a frame."""
@@ -236,11 +236,7 @@ def _as_arrow(texts: Any) -> pa.LargeStringArray:
     try:
         return pa.array(texts, pa.large_string())
     except UnicodeEncodeError:  # lone surrogates are replaced, as in tiktoken
-        return pa.array([_without_surrogates(text) for text in texts], pa.large_string())
-
-
-def _without_surrogates(text: Any) -> Any:
-    return text if not isinstance(text, str) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return pa.array([as_utf8(text) if isinstance(text, str) else text for text in texts], pa.large_string())
 
 
 # All functions of a process share one encoder per tokenizer; one thread uses it at a time.

@@ -15,13 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.errors import EngineMismatch, TokenizerError, UsageError
+from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.system import machine
 from tokenmill.tokenizers.audit import Audit, AuditMismatchError, Batch
 from tokenmill.tokenizers.control_tokens import plain_content
 from tokenmill.tokenizers.cutting import Cutter
 from tokenmill.tokenizers.engines.gigatoken import EngineFailed, GigatokenEngine
 from tokenmill.tokenizers.engines.huggingface import HuggingFaceEngine
-from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded, Engine, Tokens, text_buffers
+from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded, Engine, Tokens
 from tokenmill.tokenizers.engines.tiktoken import TiktokenEngine
 from tokenmill.tokenizers.gigatoken_support import unsupported
 from tokenmill.tokenizers.resolve import Vocabulary

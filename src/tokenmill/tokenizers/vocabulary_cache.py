@@ -14,7 +14,7 @@ import msgspec
 
 from tokenmill.errors import StoreError, TokenizerError
 from tokenmill.storage import Folder, folder_at
-from tokenmill.storage.digest import canonical, digest_of
+from tokenmill.storage.digest import canonical, digest_of, hash_of
 from tokenmill.storage.local.private import is_private, is_private_file, make_private
 from tokenmill.tokenizers.resolve import Vocabulary, resolve
 from tokenmill.tokenizers.spec import TokenizerSpec
@@ -55,8 +55,8 @@ def find(name: str, digest: str) -> Vocabulary:
     if vocabulary_digest(vocabulary) != digest:
         raise TokenizerError(
             f"the tokenizer {name} is not the one that the function was made with",
-            f"expected     sha256 {digest}",
-            f"found        sha256 {vocabulary_digest(vocabulary)}",
+            f"expected     {digest}",
+            f"found        {vocabulary_digest(vocabulary)}",
             "Give every machine the same file, or make the function where it runs.",
         )
     save(vocabulary)
@@ -92,7 +92,7 @@ def _load_from(folder: Folder, digest: str) -> Vocabulary | None:
         if not is_private(folder.root) or not is_private_file(folder.path(f"{digest}.json")):
             return None
         stored = folder.read(f"{digest}.json")
-        if hashlib.sha256(stored).hexdigest() != digest:
+        if hash_of(stored) != digest:
             return None
         spec = msgspec.json.decode(stored, type=TokenizerSpec)
         if not is_private_file(folder.path(spec.file)):

@@ -6,17 +6,20 @@ other exception, a crash, a hang or a large allocation is a finding. If it retur
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import shutil
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
 import tokenmill
+from tests.support.small_stores import rewrite_run
 from tokenmill.api import status
 from tokenmill.errors import TokenmillError
 from tokenmill.executors.local import LocalExecutor
@@ -24,6 +27,7 @@ from tokenmill.exports import PRELOAD, job, records, shards, sorted_runs, verify
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.formats.protocol import ShardRecord
 from tokenmill.storage import Folder, folder_at
+from tokenmill.storage.digest import hash_of
 from tokenmill.store import heartbeats, layout, part, quarantine
 from tokenmill.tokenizers.gigatoken_support import unsupported
 from tokenmill.tokenizers.resolve import resolve
@@ -81,7 +85,7 @@ def make_base(base: Path, vocabulary: Path) -> None:
         row=7,
         reason="utf-8",
         detail="byte 3",
-        sha256="0" * 64,
+        blake3="0" * 64,
         text="text",
         base64=b"\xff",
     )
@@ -137,15 +141,15 @@ def _read_unfinished(base: Path) -> None:
 def _rehashed(base: Path) -> str:
     """The store's directory, with the hashes of its tables in run.json put right."""
     directory = base / "store"
-    try:
-        run = msgspec.json.decode((directory / layout.RUN).read_bytes())
-        for name in ("sources", "plan"):
-            digest = hashlib.sha256((directory / f"{name}.parquet").read_bytes()).hexdigest()
-            run[f"{name}_sha256"] = digest
-    except (msgspec.MsgspecError, TypeError, RecursionError, UnicodeDecodeError):
-        return str(directory)
-    (directory / layout.RUN).write_bytes(msgspec.json.encode(run))
+    with contextlib.suppress(msgspec.MsgspecError, TypeError, AttributeError, RecursionError, UnicodeDecodeError):
+        rewrite_run(directory, partial(with_hashes, directory))
     return str(directory)
+
+
+def with_hashes(directory: Path, run: dict[str, Any]) -> None:
+    """Put the hashes of the tables in the content of run.json right."""
+    for name in ("sources", "plan"):
+        run[f"{name}_blake3"] = hash_of((directory / f"{name}.parquet").read_bytes())
 
 
 def _read_pulse(base: Path) -> None:
@@ -269,7 +273,7 @@ TARGETS: dict[str, Target] = {
     "export-job": Target("store/nanogpt/.tokenmill/export.json", "json", _read_export_job),
     "export-plan": Target("store/nanogpt/.tokenmill/plan.parquet", "parquet", _read_export_plan),
     "export-record": Target("store/nanogpt/.tokenmill/shards/00000000.arrow", "arrow", _read_record),
-    "export-manifest": Target("store/nanogpt/.tokenmill/manifest.parquet", "parquet", _read_export_manifest),
+    "export-manifest": Target("store/nanogpt/.tokenmill/manifests/00000000.parquet", "parquet", _read_export_manifest),
     "shuffle-index": Target("store/nanogpt/.tokenmill/runs/00000000.index", "raw", _read_run),
     "shuffle-documents": Target("store/nanogpt/.tokenmill/runs/00000000.documents", "raw", _read_run),
     "vocabulary-tiktoken": Target("gpt2.tiktoken", "raw", _read_tiktoken),

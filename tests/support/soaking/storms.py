@@ -19,6 +19,8 @@ from tests.support.soaking.kills import hurt
 from tests.support.soaking.surroundings import Surroundings
 from tests.support.soaking.tally import Tally
 
+EXPORT_MANIFEST = ".tokenmill/manifests/00000000.parquet"
+
 POISON = "POISON:"
 POISONS = ("POISON:SEGFAULT", "POISON:HANG", "POISON:ALLOCATE", "POISON:ABORT")
 POISON_OPTIONS = ("--document-timeout", "3")
@@ -146,8 +148,8 @@ class Storm:
         there = {}
         with contextlib.suppress(OSError):
             there = result_files(self.out)
-        for manifest in (name for name in there if name.endswith("manifest.parquet")):
-            prefix = manifest.removesuffix(".tokenmill/manifest.parquet").removesuffix("manifest.parquet")
+        for manifest in (name for name in there if name.endswith(("manifest.parquet", EXPORT_MANIFEST))):
+            prefix = manifest.removesuffix(EXPORT_MANIFEST).removesuffix("manifest.parquet")
             wanted = self._files_of(prefix)
             bad = [name for name in wanted if there.get(name) != self.reference[name]]
             if bad:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.support import poison
+from tests.support.small_stores import rewrite_run
 from tests.support.soaking import corpora, models
 from tests.support.soaking.commands import Ending, Job, a_job, leftovers, tokens_of
 from tests.support.soaking.tally import Tally
@@ -147,10 +147,7 @@ class Tampering:
         """A run that was begun with another reference library; refused if it is not complete, and then set right."""
         path = self.out / "run.json"
         original = path.read_bytes()
-        run = json.loads(original)
-        run.pop("checksum", None)  # else it is refused as damaged
-        run["versions"] = {**run["versions"], "tiktoken": "0.1.0", "tokenizers": "0.1.0"}
-        path.write_text(json.dumps(run))
+        rewrite_run(self.out, lambda run: run["versions"].update(tiktoken="0.1.0", tokenizers="0.1.0"))
         complete = (self.out / "manifest.parquet").exists()
         ending = self.job.finish(self.out, self.environment)
         if not complete and ending.exit_code != 1:

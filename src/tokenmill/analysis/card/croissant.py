@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
+import pyarrow as pa
+
 from tokenmill.analysis.card.fields import CardFields
 from tokenmill.analysis.card.public_facts import PublicFacts, PublicSource
 from tokenmill.humanize import escape_control_characters
 from tokenmill.storage import scheme
-from tokenmill.store import layout
+from tokenmill.store import layout, tables
 
 VERSION = "http://mlcommons.org/croissant/1.1"
 
@@ -42,15 +44,9 @@ CONTEXT: dict[str, Any] = {
     **{term: f"cr:{term}" for term in _TERMS.split()},
 }
 
-# The columns of a manifest that every format has, and their types.
+# The columns of a manifest and their types.
 MANIFEST_COLUMNS = {
-    "unit": "sc:Integer",
-    "documents": "sc:Integer",
-    "tokens": "sc:Integer",
-    "text_bytes": "sc:Integer",
-    "skipped": "sc:Integer",
-    "quarantined": "sc:Integer",
-    "sha256": "sc:Text",
+    field.name: "sc:Integer" if pa.types.is_integer(field.type) else "sc:Text" for field in tables.MANIFEST_SCHEMA
 }
 
 
@@ -118,7 +114,7 @@ def _manifests(facts: PublicFacts) -> list[dict[str, Any]]:
         {
             "@type": "cr:RecordSet",
             "@id": f"{prefix}parts-of-the-store",
-            "description": "The parts: counts, and the SHA-256 of the columns of each.",
+            "description": "The parts: counts, and the BLAKE3 of the columns of each.",
             "field": [
                 {
                     "@type": "cr:Field",
@@ -206,8 +202,8 @@ def _generated_by(facts: PublicFacts) -> dict[str, Any]:
     spec, versions = facts.stores.job.tokenizer, facts.stores.members[0].run.versions
     used = [{"@type": "prov:Entity", "@id": "tokenizer", "prov:label": facts.tokenizer, "sha256": spec.sha256}]
     used += [
-        {"@type": "prov:Entity", "@id": f"deny/{number}", "prov:label": "list of denied rows", "sha256": sha256}
-        for number, sha256 in enumerate(facts.deny_lists)
+        {"@type": "prov:Entity", "@id": f"deny/{blake3}", "prov:label": "list of denied rows"}
+        for blake3 in facts.deny_lists
     ]
     return {
         "@type": "prov:Activity",

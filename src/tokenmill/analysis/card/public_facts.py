@@ -25,7 +25,7 @@ from tokenmill.store.part import DENIED, DUPLICATE, LENGTH, MISSING, NULL
 # Sources that are listed one by one. The table of sources in the store has all of them.
 MAX_LISTED_SOURCES = 10_000
 
-IDENTITY = f"SHA-256 of size and first {IDENTITY_BYTES} bytes, 64 bits"
+IDENTITY = f"BLAKE3 of size and first {IDENTITY_BYTES} bytes, 64 bits"
 ETAG = "etag"
 GIT_BLOB = "SHA-1 of the git blob"
 
@@ -111,15 +111,15 @@ class PublicFacts:
             LENGTH: "length: with too few or too many tokens",
         }
         skipped = {names.get(reason, reason): rows for reason, rows in self.statistics.skipped.reasons.items()}
-        changes = [change for member in self.stores.members for change in member.run.history]
+        changes = [change for member in self.stores.members for change in member.head.history]
         erased = sum(change.documents for change in changes)
         return {**skipped, **({"erased on request": erased} if erased else {})}
 
     @property
     def deny_lists(self) -> list[str]:
-        """The SHA-256 of each list of denied rows that a store was made with."""
+        """The BLAKE3 of each list of denied rows that a store was made with."""
         lists = [member.run.job.deny for member in self.stores.members]
-        return list(dict.fromkeys(sha256 for sha256 in lists if not isinstance(sha256, msgspec.UnsetType)))
+        return list(dict.fromkeys(blake3 for blake3 in lists if not isinstance(blake3, msgspec.UnsetType)))
 
     def sources(self) -> Iterator[PublicSource]:
         """Yield the first sources, with the hashes that the stores have recorded."""
@@ -149,18 +149,17 @@ class PublicFacts:
         stores = []
         for prefix, member in zip(self.prefixes, self.stores.members, strict=True):
             folder, run = member.folder, member.run
-            sources = layout.table_name(folder, layout.SOURCES, run.sources_sha256)
-            plan = layout.table_name(folder, layout.PLAN, run.plan_sha256)
-            hashes = {
-                layout.RUN: hashlib.sha256(folder.read(layout.RUN, layout.MAX_JSON_BYTES)).hexdigest(),
-                layout.MANIFEST: hashlib.sha256(folder.buffer(layout.MANIFEST)).hexdigest(),
-                sources: run.sources_sha256,
-                plan: run.plan_sha256,
-                f"{layout.TOKENIZER}/{run.job.tokenizer.file}": run.job.tokenizer.sha256,
-            }
+            names = [
+                layout.RUN,
+                layout.MANIFEST,
+                layout.table_name(folder, layout.SOURCES, run.sources_blake3),
+                layout.table_name(folder, layout.PLAN, run.plan_blake3),
+                f"{layout.TOKENIZER}/{run.job.tokenizer.file}",
+            ]
+            hashes = [hashlib.sha256(folder.buffer(name)).hexdigest() for name in names]
             files = [
                 PublicFile(f"{prefix}{name}", name.rpartition(".")[2], folder.size(name), sha256)
-                for name, sha256 in hashes.items()
+                for name, sha256 in zip(names, hashes, strict=True)
             ]
             stores.append((prefix, member, files))
         return stores

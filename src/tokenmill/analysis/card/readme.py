@@ -150,7 +150,7 @@ def _skipped(facts: PublicFacts) -> str:
     if not skipped:
         return f"{heading}\n\nEvery row of the sources is a document."
     rows = [(_text(reason), f"{number:,}") for reason, number in skipped.items()]
-    lists = "".join(f"\n\nList of denied rows: sha256 `{sha256}`." for sha256 in facts.deny_lists)
+    lists = "".join(f"\n\nList of denied rows: BLAKE3 `{blake3}`." for blake3 in facts.deny_lists)
     return f"{heading}\n\n{_table(('reason', 'rows'), rows)}{lists}"
 
 

@@ -18,13 +18,12 @@ MAX_SENTENCE_CHARACTERS = 200
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def page(title: str, command: str, path: str, body: str, refresh_seconds: int | None = None) -> str:
+def page(title: str, command: str, path: str, body: str) -> str:
     """The page of a command as one HTML file. `path` is what the page is about."""
     style = resources.files("tokenmill.analysis.html").joinpath("style.css").read_text()
-    refresh = f'<meta http-equiv="refresh" content="{refresh_seconds}">' if refresh_seconds else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">{refresh}'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'
         f"<title>{escape(title)} \u2013 tokenmill {command}</title>\n<style>\n{style}</style></head>\n"

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from tokenmill.analysis.history import History
 from tokenmill.analysis.html.markup import (
-    BarRow,
-    bar_table,
     card,
     card_list,
     collapsible,
@@ -36,11 +34,8 @@ def run(stats: Statistics) -> str:
         return section("run", "The run", lead("The store has no log of its run."))
     parts = [lead(_sentence(history)), card_list(_cards(history))]
     if any(history.tokens_per_second):
-        parts.append(f'<div class="two"><div><h3>Tokens per second</h3>{_speed_plot(history)}</div>')
-        parts.append(f"<div><h3>Most memory of a worker so far</h3>{_memory_plot(history)}</div></div>")
+        parts.append(f"<h3>Tokens per second</h3>{_speed_plot(history)}")
         parts.append(collapsible("Figures of the run", _bins_table(history)))
-    if history.memory:
-        parts.append(f"<h3>Peak memory by worker</h3>{_memory_by_worker(history)}")
     if history.troubles:
         first = f", the first {MAX_LISTED}" if len(history.troubles) == MAX_LISTED else ""
         parts.append(f"<h3>Deaths, failures, notices{first}</h3>{_troubles(history)}")
@@ -74,8 +69,8 @@ def _cards(history: History) -> Iterator[str]:
     yield card("Deaths", f"{sum(history.deaths.values()):,}", causes)
     kinds = ", ".join(f"{n:,} {kind or 'unknown'}" for kind, n in history.failures.items())
     yield card("Failures", f"{sum(history.failures.values()):,}", kinds)
-    if history.memory:
-        yield card("Largest worker", size(history.memory[0].peak_bytes), "at its peak")
+    if history.peak_bytes:
+        yield card("Largest worker", size(history.peak_bytes), "at its peak")
 
 
 def _speed_plot(history: History) -> str:
@@ -88,26 +83,12 @@ def _speed_plot(history: History) -> str:
     return plot("Tokens per second over the run", [series], _ticks(history), short_number, _pause_marks(history))
 
 
-def _memory_plot(history: History) -> str:
-    titles = [f"{_bin_name(i, history)}: {size(peak)}" for i, peak in enumerate(history.peak_bytes)]
-    series = Series("memory", history.peak_bytes, titles, "area")
-    title = "Peak memory of the largest worker over the run"
-    return plot(title, [series], _ticks(history), _round_size, _pause_marks(history))
-
-
 def _bins_table(history: History) -> str:
-    columns = zip(history.tokens_per_second, history.bytes_per_second, history.peak_bytes, strict=True)
+    columns = zip(history.tokens_per_second, history.bytes_per_second, strict=True)
     rows = (
-        [_bin_name(i, history), f"{tokens:,.0f}", size(text_bytes), size(peak)]
-        for i, (tokens, text_bytes, peak) in enumerate(columns)
+        [_bin_name(i, history), f"{tokens:,.0f}", size(text_bytes)] for i, (tokens, text_bytes) in enumerate(columns)
     )
-    return table(["time at work", "tokens/s", "text/s", "most memory"], rows)
-
-
-def _round_size(value: float) -> str:
-    """A size for an axis: 50 MB, 1.5 GB."""
-    amount, _, unit = size(value).partition(" ")
-    return f"{float(amount):g} {unit}"
+    return table(["time at work", "tokens/s", "text/s"], rows)
 
 
 def _bin_name(index: int, history: History) -> str:
@@ -133,21 +114,6 @@ def _tick_time(seconds: float, step: float) -> str:
 
 def _pause_marks(history: History) -> list[float]:
     return [pause.after_seconds / history.working_seconds for pause in history.pauses if history.working_seconds]
-
-
-def _memory_by_worker(history: History) -> str:
-    rows = [
-        BarRow(
-            escape(memory.worker),
-            f"worker {memory.worker}",
-            memory.peak_bytes,
-            (size(memory.peak_bytes), f"{memory.units:,}"),
-        )
-        for memory in history.memory
-    ]
-    more = history.workers - len(history.memory)
-    rest = f'<p class="small">{escape(count(more, "worker"))} more held less.</p>' if more else ""
-    return bar_table("worker", ["peak", "units"], rows) + rest
 
 
 def _troubles(history: History) -> str:

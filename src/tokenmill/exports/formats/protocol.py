@@ -16,13 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.humanize import Readable
+from tokenmill.options import EndTokenPosition, Tail
 from tokenmill.storage import Folder
 
 Tokens = npt.NDArray[np.integer[Any]]
 Split = Literal["train", "val"]
-EndTokenPosition = Literal["appended", "prepended"]
-Tail = Literal["keep", "drop", "merge"]
-
 
 ColumnType = Literal["string", "int64", "float64", "bool"]
 # The types of the kept columns in an export.

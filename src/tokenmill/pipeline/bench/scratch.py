@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from tokenmill.errors import StoreError
 from tokenmill.storage import absolute, folder_at, scheme
 from tokenmill.store.layout import PARTS
-from tokenmill.system import procfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +22,6 @@ PREFIX = ".tokenmill-bench-"
 # A worker that was killed while it renamed a file may still add that file, so removing is tried again.
 REMOVE_ATTEMPTS = 20
 REMOVE_WAIT_SECONDS = 0.1
-MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 
 
 @contextmanager
@@ -37,19 +35,6 @@ def scratch(out: str | None) -> Iterator[Folder]:
         yield folder
     finally:
         _remove(parent, name)
-
-
-def is_in_memory(path: str) -> bool:
-    """Whether the path is on a file system in memory, as far as the mount table shows."""
-    if scheme(path):
-        return False
-    path, longest, kind = os.path.realpath(path), "", ""
-    for line in procfs.read(f"{procfs.PROC}/self/mountinfo").decode(errors="replace").splitlines():
-        mount, _, rest = line.partition(" - ")
-        mounted = mount.split()[4] if rest else ""
-        if len(mounted) >= len(longest) and os.path.join(path, "").startswith(os.path.join(mounted, "")):
-            longest, kind = mounted, rest.split()[0]
-    return kind in MEMORY_FILE_SYSTEMS
 
 
 def _nearest_existing(path: str) -> str:

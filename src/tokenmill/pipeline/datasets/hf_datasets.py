@@ -5,11 +5,9 @@ Only this module knows that library. Functions import it when they need it.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +16,7 @@ import pyarrow as pa
 
 from tokenmill.errors import UsageError
 from tokenmill.pipeline.datasets.map_rows import are_intact, commit_rows
+from tokenmill.storage.digest import hash_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -34,17 +33,8 @@ ORDERED = "ordered"
 GATHER_ROWS = 100_000
 GATHER_BYTES = 256 << 20
 
-# Changes of a table after which its text still is that of its file, under the same column name.
-KEEPS_ROWS = ("slice", "drop", "select", "remove_column", "replace_schema_metadata", "cast", "combine_chunks")
-
-
-@dataclass(frozen=True, slots=True)
-class RowRange:
-    """Rows [start, start + rows) of an Arrow file."""
-
-    path: str
-    start: int
-    rows: int
+# Changes of a table after which it still has all rows of its file, and its text under the same column name.
+KEEPS_ROWS = ("drop", "select", "remove_column", "replace_schema_metadata", "cast", "combine_chunks")
 
 
 def default_cache() -> str:
@@ -70,30 +60,30 @@ def each_split(dataset: Any, change: Callable[[Dataset], Dataset]) -> Any:
 
 def fingerprint(dataset: Dataset) -> str:
     """The fingerprint by which `datasets` identifies this content."""
-    return str(dataset._fingerprint)  # noqa: SLF001 - it has no public name
+    return str(dataset._fingerprint)  # noqa: SLF001 - the library has no public name for it, and no other cheap identity
 
 
-def row_ranges(dataset: Dataset, column: str) -> tuple[RowRange, ...]:
-    """The rows of files that the table of a dataset consists of, in order; empty if a part of it is in no file.
+def files_of(dataset: Dataset, column: str) -> list[str]:
+    """The files whose rows, all of them and in this order, are the table of a dataset; empty if there are none.
 
     The indices of a selected or shuffled dataset are ignored.
     """
     blocks = getattr(dataset.data, "blocks", [[dataset.data]])
-    candidates = [_row_range(block) for row in blocks for block in row if column in block.column_names]
-    ranges = tuple(rows for rows in candidates if rows is not None)
-    return ranges if len(ranges) == len(blocks) else ()
+    holders = [block for row in blocks for block in row if column in block.column_names]
+    paths = list(dict.fromkeys(block.path for block in holders if _is_whole_file(block)))
+    return paths if len(paths) == len(blocks) else []
 
 
-def _row_range(block: Any) -> RowRange | None:
+def _is_whole_file(block: Any) -> bool:
     replays = getattr(block, "replays", None)
-    if replays is None or any(name not in KEEPS_ROWS for name, _, _ in replays) or not _is_mapped_from_its_path(block):
-        return None
-    first = sum(arguments[0] for name, arguments, _ in replays if name == "slice")
-    return RowRange(block.path, first, block.num_rows)
+    return replays is not None and all(name in KEEPS_ROWS for name, *_ in replays) and _is_mapped_from_its_path(block)
 
 
 def _is_mapped_from_its_path(block: Any) -> bool:
-    """Whether the file at the path of a table still is the one that the table was mapped from, if that can be known."""
+    """Whether the file at the path of a table still is the one that the table was mapped from, if that can be known.
+
+    No library knows: only the kernel does, or a comparison that would read all text, also if its tokens are cached.
+    """
     try:
         inode = os.stat(block.path).st_ino
     except FileNotFoundError:
@@ -134,33 +124,6 @@ def table_of(paths: Sequence[str], schema: pa.Schema) -> Any:
     return concat_tables(tables) if tables else InMemoryTable(schema.empty_table())
 
 
-def take_ranges(table: Any, ranges: Sequence[RowRange], file_rows: Mapping[str, int]) -> Any:
-    """Some ranges of a table that has a row for each row of the files, in the order of `file_rows`."""
-    from datasets.table import concat_tables  # noqa: PLC0415 - heavy
-
-    slices = list(_table_slices(ranges, file_rows))
-    if slices == [(0, len(table))]:
-        return table
-    return concat_tables([table.slice(start, rows) for start, rows in slices])
-
-
-def _table_slices(ranges: Sequence[RowRange], file_rows: Mapping[str, int]) -> Iterator[tuple[int, int]]:
-    """Start and length of each slice of the table. Adjacent ranges become one slice."""
-    before, first = 0, {}
-    for path, count in file_rows.items():
-        first[path] = before
-        before += count
-    start = length = 0
-    for rows in ranges:
-        position = first[rows.path] + rows.start
-        if position != start + length and length:
-            yield start, length
-        if position != start + length or not length:
-            start, length = position, 0
-        length += rows.rows
-    yield start, length
-
-
 def with_tokens(  # noqa: PLR0913 - the dataset, its tokens, and how they are put together
     dataset: Dataset, column: str, tokens: Any, folder: Folder, *, in_order: bool, keep_text: bool
 ) -> Dataset:
@@ -177,9 +140,9 @@ def with_tokens(  # noqa: PLR0913 - the dataset, its tokens, and how they are pu
     info = dataset.info.copy()
     kept = {name: dataset.features[name] for name in others}
     info.features = Features(kept | Features.from_arrow_schema(tokens.schema))
-    name = hashlib.sha256(
-        f"{fingerprint(dataset)} {folder.root} {' '.join(others)} {' '.join(tokens.column_names)}".encode()
-    ).hexdigest()[:16]
+    name = hash_of(f"{fingerprint(dataset)} {folder.root} {' '.join(others)} {' '.join(tokens.column_names)}".encode())[
+        :16
+    ]
     table = _beside(dataset, others, tokens, folder, name, in_order)
     # Older versions of the library look for the features here first.
     table = table.replace_schema_metadata(info.features.arrow_schema.metadata)
@@ -208,7 +171,7 @@ def _beside(  # noqa: PLR0913, PLR0917 - both tables, their order, and the file 
 def _ordered(table: Any, rows: Any, folder: Folder, name: str) -> Any:
     """Some rows of a table, in this order, from an Arrow stream that is written if `folder` does not have it yet."""
     content = table.table
-    identity = hashlib.sha256(np.ascontiguousarray(rows).tobytes() + str(content.schema).encode()).hexdigest()
+    identity = hash_of(np.ascontiguousarray(rows).tobytes() + str(content.schema).encode())
     file_name = f"{ORDERED}/{name}-{identity[:16]}.arrow"
     if not are_intact(folder, file_name, identity):
         folder.create(ORDERED)

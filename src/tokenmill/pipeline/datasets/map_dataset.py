@@ -1,7 +1,7 @@
 """Map a `datasets.Dataset` to its tokens with tokenmill's workers.
 
 The workers read the Arrow files behind the dataset in place. Rows that no file holds as they are (in memory, renamed,
-a small selection of a large file) are written to a file first.
+a slice or a small selection of a large file) are written to a file first.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from tokenmill.executors import progress
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.humanize import did_you_mean
+from tokenmill.options import JobOptions
 from tokenmill.pipeline.datasets import hf_datasets
-from tokenmill.pipeline.datasets.hf_datasets import RowRange
 from tokenmill.pipeline.datasets.map_rows import RECORD, ROWS, MapRows, are_intact, rows_name, rows_schema
 from tokenmill.pipeline.planning.freeze import FrozenRun, freeze, load_existing, publish_again
-from tokenmill.pipeline.planning.request import PrepareOptions, PrepareRequest, make_request, total_bytes
+from tokenmill.pipeline.planning.request import PrepareRequest, make_request, total_bytes
 from tokenmill.pipeline.planning.resources import plan_resources
 from tokenmill.pipeline.unit import plan
 from tokenmill.pipeline.unit.messages import span
 from tokenmill.sources import discover, files_between, split_file
 from tokenmill.sources.documents import ReadOptions
+from tokenmill.sources.named_datasets import DEFAULT_COLUMN
 from tokenmill.storage import Folder, folder_at
+from tokenmill.storage.arrow_text import is_text
 from tokenmill.storage.digest import digest_of
-from tokenmill.storage.text_types import is_text
 from tokenmill.store import layout
 from tokenmill.store.job import STORE_FORMAT, Run
 from tokenmill.store.manifest import manifest_run
@@ -58,13 +59,9 @@ MAX_ROW_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class CacheLocation:
-    """The folder of a dataset's tokens, the row ranges of the dataset, and the rows of their files.
-
-    `file_rows` is None if the rows are in no file, so that they are spilled to one.
-    """
+    """The folder of a dataset's tokens, and the rows of each of its files; None if the rows are spilled to a file."""
 
     folder: Folder
-    ranges: tuple[RowRange, ...] = ()
     file_rows: dict[str, int] | None = None
 
 
@@ -72,7 +69,7 @@ class CacheLocation:
 class DatasetMapper:
     """Maps datasets with one tokenizer and one set of workers."""
 
-    options: PrepareOptions
+    options: JobOptions
     vocabulary: Vocabulary
     num_proc: int | None
     memory: str | int | None
@@ -82,9 +79,14 @@ class DatasetMapper:
     keep_text: bool = False
     output: str | None = None
 
+    @property
+    def column(self) -> str:
+        """The column with the text."""
+        return self.options.column or DEFAULT_COLUMN
+
     def map(self, dataset: Dataset) -> Dataset:
         """The dataset with its tokens. They come from the cache if it has them."""
-        column = self.options.column
+        column = self.column
         if column not in dataset.column_names:
             raise UsageError(
                 f"the dataset has no column named {column!r}",
@@ -106,8 +108,6 @@ class DatasetMapper:
                     tokens = self._cached(dataset, location)
         if tokens is None:
             raise CorruptStore(f"the tokens in {location.folder.root} cannot be read", "Delete the directory.")
-        if location.file_rows is not None:
-            tokens = hf_datasets.take_ranges(tokens, location.ranges, location.file_rows)
         if self.output is not None:
             tokens = tokens.select(["ids"]).rename_columns([self.output])
         mapped = hf_datasets.with_tokens(
@@ -118,7 +118,7 @@ class DatasetMapper:
 
     def _refuse_other_than_text(self, dataset: Dataset) -> None:
         """Raise if the column is not text: how numbers or lists become text is the user's choice."""
-        schema, column = dataset.data.schema, self.options.column
+        schema, column = dataset.data.schema, self.column
         kind = schema.field(column).type
         if is_text(kind):
             return
@@ -155,22 +155,22 @@ class DatasetMapper:
         if row is not None:
             raise BadDocument(
                 f"row {row} of the dataset has no text",
-                f"Remove such rows first: dataset.filter(lambda row: row[{self.options.column!r}] is not None)",
+                f"Remove such rows first: dataset.filter(lambda row: row[{self.column!r}] is not None)",
             )
 
     def _location(self, dataset: Dataset) -> CacheLocation:
-        ranges = hf_datasets.row_ranges(dataset, self.options.column)
-        if ranges:
-            file_rows = self._file_rows(list(dict.fromkeys(rows.path for rows in ranges)))
-            folder = self._folder([(path, *_file_identity(path)) for path in file_rows])
+        paths = hf_datasets.files_of(dataset, self.column)
+        if paths:
+            file_rows = self._file_rows(paths)
+            folder = self._folder([(path, *_file_identity(path)) for path in paths])
             if len(dataset) >= MIN_FRACTION * sum(file_rows.values()) or _is_complete(folder):
-                return CacheLocation(folder, ranges, file_rows)
+                return CacheLocation(folder, file_rows)
         return CacheLocation(self._folder(hf_datasets.fingerprint(dataset)))
 
     def _file_rows(self, paths: list[str]) -> dict[str, int]:
         """The number of rows of each file."""
         sources = discover(paths, "arrow").table
-        options = ReadOptions(self.options.column)
+        options = ReadOptions(self.column)
         files = files_between(sources, 0, len(paths))
         rows = [split_file(file, options, plan.LARGEST_UNIT_BYTES).rows for file in files]
         return {path: 0 if counts is None else int(counts.sum()) for path, counts in zip(paths, rows, strict=True)}
@@ -179,7 +179,7 @@ class DatasetMapper:
         """The folder for these sources and everything else that decides their tokens."""
         spec, options = self.vocabulary.spec, self.options
         frame = boundary_token(spec, "--bos", options.bos, None), end_token(spec, options.eot)
-        identity = [STORE_FORMAT, sources, options.column, vocabulary_cache.vocabulary_digest(self.vocabulary), frame]
+        identity = [STORE_FORMAT, sources, self.column, vocabulary_cache.vocabulary_digest(self.vocabulary), frame]
         return folder_at(os.path.join(self.cache, digest_of(identity)[:32]))
 
     def _tokenize(self, dataset: Dataset, location: CacheLocation) -> None:
@@ -192,7 +192,7 @@ class DatasetMapper:
             for name in (layout.RUN, layout.PLAN, layout.SOURCES, layout.MISMATCH, SPILLED):
                 folder.discard(name)
         if location.file_rows is None:  # also if it exists: nothing proves that the file is as it was written
-            hf_datasets.spill(folder, SPILLED, dataset, self.options.column)
+            hf_datasets.spill(folder, SPILLED, dataset, self.column)
             os.utime(folder.path(SPILLED), (0, 0))  # the same file for a call that goes on with the rows of this one
         request = self._request(list(location.file_rows) if location.file_rows else [folder.path(SPILLED)])
         folder.create(ROWS)

@@ -36,7 +36,7 @@ def make_companions(first: RunContext, runs: Iterable[tuple[RunContext, str]]) -
     return [
         Companion(context, engine)
         for context, engine in runs
-        if not context.frozen.run.has_erased
+        if not context.frozen.head.number
         and read_mismatch(context.folder) is None
         and context.frozen.plan.equals(first.frozen.plan)
     ]

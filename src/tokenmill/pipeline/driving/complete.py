@@ -13,7 +13,7 @@ from tokenmill.pipeline.driving.heartbeat import Heartbeat
 from tokenmill.pipeline.driving.inventory import PartInventory
 from tokenmill.pipeline.driving.isolation import Isolation
 from tokenmill.pipeline.driving.manifest import ManifestBuilder
-from tokenmill.pipeline.driving.metrics import open_metrics
+from tokenmill.pipeline.driving.metrics import MetricsFile
 from tokenmill.pipeline.driving.preflight import DiskNeeds, check_room
 from tokenmill.pipeline.driving.row_limits import RowBudget, RowLimits
 from tokenmill.pipeline.driving.run_end import record_end
@@ -59,7 +59,7 @@ class RunCompletion:
     ) -> None:
         frozen, isolation = context.frozen, Isolation()
         self._context = context
-        self._manifest = ManifestBuilder(context.folder, frozen.run, frozen.plan, frozen.sources)
+        self._manifest = ManifestBuilder(context.folder, frozen.run, frozen.plan, frozen.sources, frozen.head)
         self._committed = CommittedUnits(context, isolation)
         self._inventory = PartInventory(
             context,
@@ -117,7 +117,8 @@ class RunCompletion:
                 skips the check.
         """
         context = self._context
-        sink = open_metrics(self._metrics, context.frozen.run, context.folder.root)
+        run, root = context.frozen.run, context.folder.root
+        sink = None if self._metrics is None else MetricsFile(self._metrics, run, root)
         heartbeat = Heartbeat(context.folder, context.events, pool, context.rank_share, self._committed.progress, sink)
         with heartbeat, record_end(context.events, heartbeat):
             try:

@@ -103,7 +103,7 @@ class RunEvents:
             "unit",
             unit=task.unit,
             run=self.run_log.run,
-            part=summary.sha256[: event_log.CHECKSUM_DIGITS],
+            part=summary.blake3[: event_log.CHECKSUM_DIGITS],
             tokens=summary.tokens,
             text_bytes=summary.text_bytes,
             seconds=round(done.seconds, 3),

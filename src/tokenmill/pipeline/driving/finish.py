@@ -19,8 +19,8 @@ from tokenmill.pipeline.planning.run_once import FINISHING, run_once
 from tokenmill.storage import Folder
 from tokenmill.store import event_log, layout, quarantine
 from tokenmill.store.job import Run
+from tokenmill.store.layout import part_name
 from tokenmill.store.manifest import log_run
-from tokenmill.store.part import part_name
 
 # With fewer parts for each worker, another worker is not worth its start.
 PARTS_PER_WORKER = 10_000

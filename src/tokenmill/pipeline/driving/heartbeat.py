@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tokenmill.executors.outcomes import Pool
     from tokenmill.pipeline.driving.events import RunEvents
-    from tokenmill.pipeline.driving.metrics import MetricsSink
+    from tokenmill.pipeline.driving.metrics import MetricsFile
     from tokenmill.pipeline.planning.ranks import RankShare
     from tokenmill.storage import Folder
 
@@ -43,7 +43,7 @@ class Heartbeat:
         pool: Pool,
         rank_share: RankShare | None,
         progress: Callable[[], tuple[int, int]],
-        metrics: MetricsSink | None = None,
+        metrics: MetricsFile | None = None,
     ) -> None:
         self._metrics = metrics
         self._folder = folder

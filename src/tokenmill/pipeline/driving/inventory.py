@@ -13,8 +13,7 @@ from tokenmill.humanize import count
 from tokenmill.pipeline.planning.open_run import check_parts, remove_parts, with_other_text
 from tokenmill.pipeline.unit.part_summaries import ANY_SLICE, InvalidPart
 from tokenmill.store import event_log, layout, quarantine
-from tokenmill.store.erasures import RestoredStore, refuse_restored, refuse_unlisted
-from tokenmill.store.job import STORE_FORMAT
+from tokenmill.store.chain import refuse_remaking
 from tokenmill.store.manifest import log_run, require_manifest
 from tokenmill.store.mismatch import read_mismatch, rechecked_checksums
 
@@ -78,6 +77,7 @@ class PartInventory:
         self.committed.restart(recheck=True)
         missing = len(self.committed.missing())
         if missing:
+            refuse_remaking(self.context.folder, "parts")
             layout.withdraw_manifest(self.context.folder)
             self.context.events.warn(
                 f"{mismatch.engine} failed an audit: {count(missing, 'unit')} compared with "
@@ -114,58 +114,42 @@ class PartInventory:
 
         Parts are compared by size, and by their summaries where no network is involved.
         """
-        folder, run = self.context.folder, self.context.frozen.run
+        folder, run, head = self.context.folder, self.context.frozen.run, self.context.frozen.head
         if not folder.exists(layout.MANIFEST):
             return False
-        refuse_restored(folder, run)
         try:
             manifest = require_manifest(folder, run)
-        except RestoredStore:
-            raise
         except CorruptStore as error:
+            if head.number:
+                raise
             found = (*error.details, error.headline)[0]
-            self._refuse_old_format(found)
             layout.withdraw_manifest(folder)
             reason = found.removeprefix("reason").strip()
             self.context.events.warn(f"the manifest is written again ({reason})")
             return False
-        sizes = layout.part_sizes(folder, run.units)
-        listed = manifest["bytes"].to_numpy() if "bytes" in manifest.column_names else np.maximum(sizes, 0)
-        wrong = np.flatnonzero(sizes != listed).tolist()
+        sizes = layout.part_sizes(folder, run.units, head.part_file)
+        wrong = np.flatnonzero(sizes != manifest["bytes"].to_numpy()).tolist()
         if not self.context.is_shared or self.repair:
             wrong = sorted({*wrong, *self._unlisted(executor, manifest, np.flatnonzero(sizes >= 0))})
-        bad = quarantine.units_to_check(run, manifest) if not wrong else []
-        unrecorded = quarantine.unrecorded(folder, bad)
+        bad = quarantine.units_to_check(manifest) if not wrong else []
+        unrecorded = quarantine.unrecorded(folder, bad, head)
         if not wrong and not unrecorded and not self.repair and not self.retry_quarantine:
-            if run.format >= STORE_FORMAT and not quarantine.is_gathered(folder, bad):
-                quarantine.gather(folder, self.committed.mask())
-                self.context.events.warn(f"{quarantine.QUARANTINE_FILE} was damaged: written again")
+            if not quarantine.is_gathered(folder, bad, head):
+                quarantine.gather(folder, self.committed.mask(), head)
+                self.context.events.warn(f"{quarantine.list_file(head)} was damaged: written again")
             return True
-        self._refuse_old_format(*([f"missing      {count(len(wrong), 'part')}, first: {wrong[0]}"] if wrong else []))
         self._do_again(wrong, "missing, cut off or not the manifest's")
         self._do_again(unrecorded, "whose records of bad rows are lost")
         return False
-
-    def _refuse_old_format(self, *details: str) -> None:
-        """Refuse to change a store of an older format; `details` name what would have to change."""
-        run_format = self.context.frozen.run.format
-        if run_format < STORE_FORMAT:
-            raise StoreError(
-                f"{self.context.folder.root} is a store of format {run_format}, and cannot be changed",
-                *details,
-                f"Run this command first: tokenmill upgrade {self.context.folder.root}",
-            )
 
     def _unlisted(self, executor: Executor, manifest: pa.Table, units: npt.NDArray[np.int64]) -> list[int]:
         """The units whose parts have another checksum in their summary than in the manifest."""
         folder, run = self.context.folder, self.context.frozen.run
         parts = ((unit, ANY_SLICE) for unit in units.tolist())
-        checksums, unlisted = manifest["sha256"], list[int]()
-        for part in check_parts(self._fan_out(executor), folder, run.job, parts):
-            if isinstance(part, InvalidPart) or part.sha256 != checksums[part.unit].as_py():
+        checksums, unlisted = manifest["blake3"], list[int]()
+        for part in check_parts(self._fan_out(executor), folder, run.job, parts, self.context.frozen.head.version):
+            if isinstance(part, InvalidPart) or part.blake3 != checksums[part.unit].as_py():
                 unlisted.append(part.unit)
-            else:
-                refuse_unlisted(folder, run, part)
         return sorted(unlisted)
 
     def _unusable(self, executor: Executor, units: npt.NDArray[np.int64], *, with_content: bool = False) -> list[int]:
@@ -173,13 +157,16 @@ class PartInventory:
         invalid = self.manifest.add_from_parts(self._fan_out(executor), units, content_too=with_content)
         for part in invalid:
             self.context.events.log("invalid part", unit=part.unit, reason=part.reason)
-        self._sizes = layout.part_sizes(self.context.folder, self.context.frozen.run.units)
+        frozen = self.context.frozen
+        self._sizes = layout.part_sizes(self.context.folder, frozen.run.units, frozen.head.part_file)
         unusable = {*(part.unit for part in invalid), *self.manifest.truncated(self._sizes)}
         doubtful = np.setdiff1d(units if with_content else self._unrecorded(units), sorted(unusable))
         fan_out, context = self._fan_out(executor), self.context
         unusable |= set(with_other_text(context.folder, context.frozen, context.limits, fan_out, doubtful))
-        if self.recheck:  # the reference engine has confirmed the parts with these checksums, and no others
-            confirmed = rechecked_checksums(context.folder, units, context.frozen.run.units)
+        if (
+            self.recheck and not frozen.head.number
+        ):  # the reference engine has confirmed the parts with these checksums, and no others
+            confirmed = rechecked_checksums(context.folder, units, frozen.run.units)
             unusable |= set(self.manifest.unrecorded(units, confirmed).tolist())
         return sorted(unusable)
 

@@ -17,10 +17,10 @@ from tokenmill.pipeline.unit import plan as planning
 from tokenmill.pipeline.unit.part_summaries import InvalidPart
 from tokenmill.storage import prefetch_map
 from tokenmill.store import event_log, layout, tables
-from tokenmill.store.erasures import refuse_unlisted
+from tokenmill.store.chain import BASE, Head
 from tokenmill.store.job import Run
 from tokenmill.store.manifest import manifest_columns, manifest_row, publish_manifest
-from tokenmill.store.part import INTENDED, WITHOUT_TEXT, PartSummary, part_name, read_summary
+from tokenmill.store.part import INTENDED, WITHOUT_TEXT, PartSummary, read_summary
 
 if TYPE_CHECKING:
     from tokenmill.executors.fan_out import FanOut
@@ -35,8 +35,9 @@ COUNTS = ("documents", "skipped", "quarantined")
 class ManifestBuilder:
     """Collects one row for each part, as tables, so that a million rows stay small."""
 
-    def __init__(self, folder: Folder, run: Run, plan: pa.Table, sources: pa.Table) -> None:
+    def __init__(self, folder: Folder, run: Run, plan: pa.Table, sources: pa.Table, head: Head = BASE) -> None:
         self._folder = folder
+        self._head = head
         self._run = run
         self._digest = run.job.digest()
         self._slices = planning.SliceDigests(plan, sources)
@@ -61,9 +62,8 @@ class ManifestBuilder:
         if self._collected[unit]:
             return
         if (summary.job, summary.slice) != (self._digest, self._slices[unit]):
-            path = self._folder.path(part_name(unit))
+            path = self._folder.path(summary.file)
             raise CorruptStore(f"part {unit} belongs to another run", f"file         {path}")
-        refuse_unlisted(self._folder, self._run, summary)
         self._collected[unit] = True
         self._add_reasons(summary)
         self._count(summary.documents, summary.skipped_rows, summary.quarantined_rows)
@@ -89,7 +89,9 @@ class ManifestBuilder:
         """Add the summaries of existing parts. Returns the parts that cannot be used."""
         invalid: list[InvalidPart] = []
         parts = ((unit, self._slices[unit]) for unit in units.tolist())
-        for part in check_parts(fan_out, self._folder, self._run.job, parts, content_too=content_too):
+        for part in check_parts(
+            fan_out, self._folder, self._run.job, parts, self._head.version, content_too=content_too
+        ):
             if isinstance(part, InvalidPart):
                 invalid.append(part)
             else:
@@ -102,7 +104,7 @@ class ManifestBuilder:
         table = pa.concat_tables(self._tables)
         table = table.filter(pa.array(np.isin(table["unit"].to_numpy(), units)))
         numbers = table["unit"].to_numpy().astype(np.int64)
-        found = np.array([event_log.checksum_prefix(sha256) for sha256 in table["sha256"].to_pylist()], np.uint64)
+        found = np.array([event_log.checksum_prefix(blake3) for blake3 in table["blake3"].to_pylist()], np.uint64)
         return np.sort(numbers[found != recorded[numbers]])
 
     def discard(self, units: list[int]) -> None:
@@ -122,7 +124,7 @@ class ManifestBuilder:
         self.rows = documents + skipped
         self._reasons, self.skipped_reasons = {}, Counter()
         units = np.flatnonzero(manifest["skipped"].to_numpy() > 0).tolist()
-        for summary in prefetch_map(self._folder, partial(read_summary, self._folder), units):
+        for summary in prefetch_map(self._folder, partial(read_summary, self._folder, head=self._head), units):
             self._add_reasons(summary)
         self._collected[:] = True
 

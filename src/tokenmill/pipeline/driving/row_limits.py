@@ -93,7 +93,8 @@ def _left_out(manifest: ManifestBuilder) -> int:
 def _first_rows(folder: Folder, frozen: FrozenRun, manifest: ManifestBuilder) -> list[str]:
     """Where the first rows without text are."""
     units = manifest.units_without_text()
-    skipped = (entry for unit in units for entry in read_summary(folder, unit).skipped if entry.reason in WITHOUT_TEXT)
+    summaries = (read_summary(folder, unit, frozen.head) for unit in units)
+    skipped = (entry for summary in summaries for entry in summary.skipped if entry.reason in WITHOUT_TEXT)
     rows = [(file_at(frozen.sources, entry.source), entry) for entry in itertools.islice(skipped, SHOWN_ROWS)]
     return [f"{file.path}, {row_place(file, entry.first)}: {entry.reason}" for file, entry in rows]
 

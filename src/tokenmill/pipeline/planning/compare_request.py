@@ -10,7 +10,7 @@ import msgspec
 from tokenmill.errors import JobChanged
 from tokenmill.pipeline.planning.compare_sources import USE_THE_ORIGINAL
 from tokenmill.pipeline.planning.request import PrepareRequest, versions
-from tokenmill.store.job import STORE_FORMAT, Run
+from tokenmill.store.job import Run
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
 if TYPE_CHECKING:
@@ -18,15 +18,11 @@ if TYPE_CHECKING:
 
 
 def with_defaults(request: PrepareRequest, run: Run) -> PrepareRequest:
-    """The request with the run's size of units, unless one is given, and its duplicates if it asks for them.
-
-    Stores of format 5 limit no document.
-    """
+    """The request with the run's size of units, unless one is given, and its duplicates if it asks for them."""
     unit_bytes = request.job.unit_bytes if request.unit_bytes_given else run.job.unit_bytes
-    document_bytes = None if run.job.document_bytes is None else request.job.document_bytes
     is_asked = not isinstance(request.job.dedup, msgspec.UnsetType)
     dedup = run.job.dedup if is_asked and not isinstance(run.job.dedup, msgspec.UnsetType) else request.job.dedup
-    job = msgspec.structs.replace(request.job, unit_bytes=unit_bytes, document_bytes=document_bytes, dedup=dedup)
+    job = msgspec.structs.replace(request.job, unit_bytes=unit_bytes, dedup=dedup)
     return replace(request, job=job)
 
 
@@ -37,17 +33,6 @@ def refuse_other_duplicates(folder: Folder, run: Run, now: Run) -> None:
             "the sources changed since the run was started, and have other duplicates now",
             f"run          {folder.root}",
             USE_THE_ORIGINAL,
-        )
-
-
-def refuse_old_format(folder: Folder, run: Run) -> None:
-    """Refuse to continue a run of an older format than this version writes."""
-    if run.format < STORE_FORMAT:
-        raise JobChanged(
-            "this run was started by an older version of tokenmill",
-            f"run          {folder.root}   (format {run.format}, tokenmill {run.versions.get('tokenmill', 'unknown')})",
-            f"now          format {STORE_FORMAT}",
-            "Finish it with that version, or use another --out. A complete store of that format can be upgraded.",
         )
 
 
@@ -63,6 +48,17 @@ def compare_versions(folder: Folder, run: Run, request: PrepareRequest) -> tuple
             f"Install {reference}=={run.versions[reference]}, or use another --out.",
         )
     return tuple(f"{name} is {now[name]}, the run was started with {run.versions[name]}" for name in changed)
+
+
+def refuse_fewer_units(folder: Folder, run: Run, units: int) -> None:
+    """Refuse a smaller --limit-units than that of the run: units that are done stay done."""
+    if units < run.units:
+        raise JobChanged(
+            "this directory holds a run with another --limit-units",
+            f"run           {folder.root}",
+            f"--limit-units was {run.units if run.trial else 'none'}, is now {units}",
+            "A trial may go on with a larger limit, or with none. Use another --out for a smaller one.",
+        )
 
 
 def refuse_other_job(folder: Folder, run: Run, request: PrepareRequest) -> None:

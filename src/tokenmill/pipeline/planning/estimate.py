@@ -20,6 +20,9 @@ ROW_BYTES = 8 + 4 + 8
 # What a document takes at most in an export beside its tokens: in the records, and in the index of the format.
 EXPORT_ROW_BYTES = 24 + 20
 
+# The time of a run before its first unit starts.
+START_SECONDS = 1.5
+
 # The standard errors on either side of a mean that a range has.
 STANDARD_ERRORS = 2.0
 
@@ -33,6 +36,10 @@ class Estimate(Readable, msgspec.Struct, frozen=True):
 
     low: float
     high: float
+
+    def scaled(self, factor: float) -> Estimate:
+        """The range of a figure that is so many times as large."""
+        return Estimate(round(self.low * factor), round(self.high * factor))
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -65,6 +72,17 @@ class CorpusEstimate:
     documents: Estimate
     tokens: Estimate
     seconds: Estimate
+
+    @property
+    def bytes_per_token(self) -> float:
+        """The text bytes of a token."""
+        tokens = self.tokens.low + self.tokens.high
+        return round((self.text_bytes.low + self.text_bytes.high) / max(tokens, 1), 2)
+
+    def scaled(self, factor: float) -> CorpusEstimate:
+        """What so many times as many units will come to."""
+        figures = (self.text_bytes, self.documents, self.tokens, self.seconds)
+        return CorpusEstimate(*(figure.scaled(factor) for figure in figures))
 
     def disk_bytes(self, footprints: Iterable[Footprint]) -> Estimate:
         """The size of stores and exports with these tokens and documents."""

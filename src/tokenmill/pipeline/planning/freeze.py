@@ -7,7 +7,6 @@ the run after that.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from tokenmill.errors import CorruptStore, JobChanged, SourceError
 from tokenmill.humanize import count, size
 from tokenmill.pipeline.planning.compare_request import (
     compare_versions,
-    refuse_old_format,
+    refuse_fewer_units,
     refuse_other_duplicates,
     refuse_other_job,
     with_defaults,
@@ -33,12 +32,12 @@ from tokenmill.pipeline.planning.split_sources import plan_units
 from tokenmill.pipeline.unit.documents import fast_bytes
 from tokenmill.sources import with_identities
 from tokenmill.storage import publish_new
+from tokenmill.storage.digest import hash_of
 from tokenmill.store import layout, tables
+from tokenmill.store.chain import BASE, Head, read_head, refuse_remaking, require_done
 from tokenmill.store.deny import deny_name
 from tokenmill.store.duplicates import duplicates_bytes, duplicates_name, read_duplicates
-from tokenmill.store.erasing import refuse_unfinished
-from tokenmill.store.erasures import refuse_erased
-from tokenmill.store.job import STORE_FORMAT, Run
+from tokenmill.store.job import Run
 from tokenmill.store.manifest import has_foreign_manifest
 from tokenmill.store.run import read_run, require_run, run_record
 from tokenmill.tokenizers.tokenizer import REFERENCES
@@ -57,15 +56,22 @@ if TYPE_CHECKING:
 class FrozenRun:
     """A run whose job, sources and plan are on disk, or will be after `adopt`.
 
-    `files` are not published yet. `unproved` sources may hold other text than the parts were made from.
+    `files` are not published yet. `unproved` sources may hold other text than the parts were made from. `head` is that
+    of a store from which documents were erased.
     """
 
     run: Run
     sources: pa.Table
-    plan: pa.Table
+    whole_plan: pa.Table
     files: dict[str, bytes] = field(default_factory=dict)
     unproved: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     notes: tuple[str, ...] = ()
+    head: Head = BASE
+
+    @property
+    def plan(self) -> pa.Table:
+        """The units of the run: the first ones of the plan, or all."""
+        return self.whole_plan.slice(0, self.run.units)
 
     @property
     def reference_engine(self) -> str:
@@ -100,7 +106,7 @@ def freeze(
     sources = with_identities(request.discovery.table, plan_step(request.discovery.table, "looked at", pending))
     frozen = _planned(folder, request, sources, executor, pending)
     if layout.committed_units(folder, frozen.run.units).any():
-        refuse_erased(folder, None, layout.RUN)
+        refuse_remaking(folder, layout.RUN)
         note = f"{layout.RUN} was missing: the parts that are there are compared with the sources"
         return replace(frozen, unproved=np.ones(len(sources), np.bool_), notes=(*frozen.notes, note))
     if not publish(folder, frozen):
@@ -114,29 +120,45 @@ def _planned(
     """A run that is planned, but not published."""
     _refuse_long_texts(request, sources)
     job, check, step = request.job, request.named.check_plan, plan_step(sources, "planned", pending)
-    units = plan_units(
-        sources, request.options, job.unit_bytes, job.limit_units, executor, check=check, on_progress=step
-    )
+    units = plan_units(sources, request.options, job.unit_bytes, executor, check=check, on_progress=step)
     job, duplicates = _without_duplicates(units, sources, request, executor, pending)
     contents = {layout.SOURCES: tables.table_bytes(sources), layout.PLAN: tables.table_bytes(units)}
-    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
+    hashes = {name: hash_of(data) for name, data in contents.items()}
     run = Run(
         job=job,
-        units=len(units),
+        units=0,
+        planned_units=len(units),
         sources=len(sources),
         source_bytes=request.source_bytes,
-        text_bytes=int(units["text_bytes"].to_numpy().sum()),
-        sources_sha256=hashes[layout.SOURCES],
-        plan_sha256=hashes[layout.PLAN],
+        text_bytes=0,
+        sources_blake3=hashes[layout.SOURCES],
+        plan_blake3=hashes[layout.PLAN],
         engine=request.choice.engine,
         versions=versions(),
-        format=job.format,
     )
     vocabulary = {f"{layout.TOKENIZER}/{request.job.tokenizer.file}": request.vocabulary.content}
     denied = {} if isinstance(job.deny, msgspec.UnsetType) else {deny_name(job.deny): request.deny}
     named = {layout.table_name(folder, name, hashes[name]): data for name, data in contents.items()}
     notes = deny_notes(request.deny, sources)
+    run = _with_units(run, units, request.units_of(len(units)))
     return FrozenRun(run, sources, units, files={**vocabulary, **denied, **duplicates, **named}, notes=notes)
+
+
+def _with_units(run: Run, plan: pa.Table, units: int) -> Run:
+    """The run of the first units of its plan."""
+    return msgspec.structs.replace(run, units=units, text_bytes=int(plan["text_bytes"].to_numpy()[:units].sum()))
+
+
+def grow(folder: Folder, frozen: FrozenRun, request: PrepareRequest) -> FrozenRun:
+    """The run with as many units as the request asks for. With more than before, a complete store is not any more."""
+    units = request.units_of(frozen.run.planned_units)
+    if units <= frozen.run.units:
+        return frozen
+    refuse_remaking(folder, layout.MANIFEST)
+    layout.withdraw_manifest(folder)
+    run = _with_units(frozen.run, frozen.whole_plan, units)
+    layout.publish_json(folder, layout.RUN, run_record(run))
+    return replace(frozen, run=run)
 
 
 def _without_duplicates(
@@ -151,14 +173,14 @@ def _without_duplicates(
         pending(f"duplicates   {done:,} of {count(len(units), 'unit')} read")
 
     rows = find_duplicates(units, sources, request, executor, step)
-    sha256 = rows.sha256()
-    return msgspec.structs.replace(job, dedup=sha256), {duplicates_name(sha256): duplicates_bytes(rows)}
+    blake3 = rows.blake3()
+    return msgspec.structs.replace(job, dedup=blake3), {duplicates_name(blake3): duplicates_bytes(rows)}
 
 
 def _refuse_long_texts(request: PrepareRequest, sources: pa.Table) -> None:
     """Refuse a text file that is a single document longer than the job allows, before any work."""
     job = request.job
-    if job.separator is not None or job.document_bytes is None:
+    if job.separator is not None:
         return
     for path, kind, length in zip(*(sources[name].to_pylist() for name in ("path", "kind", "size")), strict=True):
         if kind == "text" and path.endswith(".txt") and length > job.document_bytes:
@@ -214,7 +236,7 @@ _PREFIXES = tuple(name.removesuffix(".parquet") for name in _TABLES)
 
 
 def _hash(frozen: FrozenRun, name: str) -> str:
-    return frozen.run.sources_sha256 if name == layout.SOURCES else frozen.run.plan_sha256
+    return frozen.run.sources_blake3 if name == layout.SOURCES else frozen.run.plan_blake3
 
 
 def load_existing(folder: Folder, run: Run) -> FrozenRun:
@@ -230,8 +252,9 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
     pending: Callable[[str], None],
     moved: Sequence[str],
 ) -> FrozenRun:
-    refuse_unfinished(folder, run)
-    complete = folder.exists(layout.MANIFEST)
+    units = request.units_of(run.planned_units)
+    head, complete = _head(folder)
+    complete = complete and units <= run.units
     request = with_defaults(request, run)
     try:
         tables.check_tables(folder, run)
@@ -241,19 +264,18 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
     except CorruptStore as damage:
         frozen = _made_again(folder, run, request, executor, pending, moved, damage)
     changes = compare_sources(folder, frozen.sources, request.discovery.table, moved)
-    if complete:  # parts of an older format cannot be compared with the text
-        refuse_changed(folder, frozen.sources, changes, strictly=run.format < STORE_FORMAT)
+    if complete:
+        refuse_changed(folder, frozen.sources, changes)
     refuse_other_job(folder, run, request)
+    refuse_fewer_units(folder, run, units)
     write_vocabulary(folder, run, request)
     write_deny_list(folder, run, request)
     refuse_denied_paths(folder, run.job, frozen.sources, changes.table)
     notes = () if complete else compare_versions(folder, run, request)
-    if not complete:
-        refuse_old_format(folder, run)
     is_foreign = has_foreign_manifest(folder, run)
     if is_foreign:  # the parts may be those of the other run, too
         notes = (*notes, "the manifest belongs to another run: the parts are compared with the sources")
-    frozen = replace(frozen, notes=(*frozen.notes, *notes))
+    frozen = replace(frozen, notes=(*frozen.notes, *notes), head=head)
     unproved = changes.unproved | is_foreign
     if changes.table.equals(frozen.sources):
         create_directories(folder, run)
@@ -261,27 +283,36 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
     if changes.changed.any() or changes.unproved.any():
         # The plan may keep the footer of another file, so unproved sources are split again, too.
         planned = _planned(folder, request, changes.table, executor, pending)
-        if complete and not planned.plan.equals(frozen.plan):
+        if complete and not planned.whole_plan.equals(frozen.whole_plan):
             refuse_changed(folder, frozen.sources, changes, strictly=True)
         refuse_other_duplicates(folder, run, planned.run)
         # A run that is planned again keeps the versions and the engine that it was started with.
-        again = msgspec.structs.replace(
-            planned.run, versions=run.versions, engine=run.engine, format=run.format, changes=run.changes
-        )
+        again = msgspec.structs.replace(planned.run, versions=run.versions, engine=run.engine)
+        if run.trial:
+            again = _with_units(again, planned.whole_plan, min(run.units, again.planned_units))
         note = [_changed_note(changes.paths(changes.changed))] if changes.changed.any() else []
-        frozen = replace(planned, run=again, notes=(*frozen.notes, *note))
+        frozen = replace(planned, run=again, notes=(*frozen.notes, *note), head=head)
     else:
-        sources_sha256 = hashlib.sha256(tables.table_bytes(changes.table)).hexdigest()
-        again = msgspec.structs.replace(run, sources_sha256=sources_sha256)
+        sources_blake3 = hash_of(tables.table_bytes(changes.table))
+        again = msgspec.structs.replace(run, sources_blake3=sources_blake3)
         frozen = replace(frozen, run=again, sources=changes.table)
     if changes.unproved.any():
         moved_note = (
             f"{count(int(changes.unproved.sum()), 'source')} moved or touched: the parts are compared with them"
         )
         frozen = replace(frozen, notes=(*frozen.notes, moved_note))
-    contents = {layout.SOURCES: tables.table_bytes(frozen.sources), layout.PLAN: tables.table_bytes(frozen.plan)}
+    contents = {layout.SOURCES: tables.table_bytes(frozen.sources), layout.PLAN: tables.table_bytes(frozen.whole_plan)}
     files = {layout.hashed_name(name, _hash(frozen, name)): data for name, data in contents.items()}
     return replace(frozen, files=files, unproved=unproved)
+
+
+def _head(folder: Folder) -> tuple[Head, bool]:
+    """The head of a store, and whether it has a manifest. Raises if an erasure is not done, or its manifest is lost."""
+    head, has_manifest = read_head(folder), folder.exists(layout.MANIFEST)
+    require_done(folder, head)
+    if not has_manifest and head.number:
+        refuse_remaking(folder, layout.MANIFEST)
+    return head, has_manifest
 
 
 def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, and what plans it anew
@@ -306,11 +337,11 @@ def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, a
         )
     planned = _planned(folder, request, sources, executor, pending)
     refuse_other_duplicates(folder, run, planned.run)
-    contents = {layout.SOURCES: tables.table_bytes(before), layout.PLAN: tables.table_bytes(planned.plan)}
-    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
-    counts = {"sources": (run.sources, len(before)), "units": (run.units, len(planned.plan))}
+    contents = {layout.SOURCES: tables.table_bytes(before), layout.PLAN: tables.table_bytes(planned.whole_plan)}
+    hashes = {name: hash_of(data) for name, data in contents.items()}
+    counts = {"sources": (run.sources, len(before)), "units": (run.planned_units, planned.run.planned_units)}
     counts["source bytes"] = (run.source_bytes, request.source_bytes)
-    if hashes != {layout.SOURCES: run.sources_sha256, layout.PLAN: run.plan_sha256} or any(
+    if hashes != {layout.SOURCES: run.sources_blake3, layout.PLAN: run.plan_blake3} or any(
         a != b for a, b in counts.values()
     ):
         differing = [f"{name:<12} were {was:,}, are now {now:,}" for name, (was, now) in counts.items() if was != now]
@@ -327,7 +358,7 @@ def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, a
         files[duplicates_name(run.job.dedup)] = planned.files[duplicates_name(run.job.dedup)]
     publish_files(folder, files)
     note = f"{damage.headline}: the tables of the run were made again, with the checksums of {layout.RUN}"
-    return FrozenRun(run, before, planned.plan, notes=(note,))
+    return FrozenRun(run, before, planned.whole_plan, notes=(note,))
 
 
 def _changed_note(paths: list[str]) -> str:

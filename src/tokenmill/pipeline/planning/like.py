@@ -3,164 +3,104 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tokenmill.errors import UsageError
-from tokenmill.pipeline.planning.request import ColumnOptions
+from tokenmill.options import JobOptions, PrepareOptions
 from tokenmill.storage import folder_at
-from tokenmill.store.deny import deny_name, read_content, read_rules
-from tokenmill.store.erasures import DENY_FILE, erasure_file
+from tokenmill.store.chain import erased_rules, read_head
+from tokenmill.store.deny import read_content, read_rules
 from tokenmill.store.run import read_vocabulary, require_run
+from tokenmill.system.arguments import options_of
 from tokenmill.tokenizers.resolve import Vocabulary
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
-    from tokenmill.store.job import Job, Run
-    from tokenmill.tokenizers.objects import TokenizerObject
-
-T = TypeVar("T")
+    from tokenmill.store.job import Job
 
 # The value that switches an option off.
 OFF = "none"
 
-# Of a number that is given as text.
-MAX_DIGITS = 18
+OPTIONS = options_of(JobOptions)
 
 
 @dataclass(frozen=True, slots=True)
-class TextOptions:
-    """How text becomes tokens, as the user asked for it or as a store has it. None means not given.
+class StoreText:
+    """What a store has beside options: its vocabulary, the list of rows that it leaves out, and notes for the user."""
 
-    `vocabulary` is set if the options are those of a store. `notes` are for the user.
-    """
-
-    tokenizer: str | TokenizerObject
-    column: str | None = None
-    separator: str | None = None
-    eot: str | int | None = None
-    bos: str | int | None = None
-    max_document_bytes: str | int | None = None
-    columns: ColumnOptions = field(default_factory=ColumnOptions)
     vocabulary: Vocabulary | None = None
+    deny: bytes = b""
     notes: tuple[str, ...] = ()
 
 
-def text_options(  # noqa: PLR0913 - the options, by their names
-    tokenizer: str | os.PathLike[str] | TokenizerObject | None,
-    like: str | None,
-    *,
-    column: str | None = None,
-    separator: str | None = None,
-    eot: str | int | None = None,
-    bos: str | int | None = None,
-    max_document_bytes: str | int | None = None,
-    keep: tuple[str, ...] | None = None,
-    deny: bytes | None = None,
-    where: str | None = None,
-    join: str | None = None,
-    template: str | None = None,
-    null: str | None = None,
-    special: str | None = None,
-    template_special: str | None = None,
-    dedup: str | None = None,
-    min_tokens: int | str | None = None,
-    max_tokens: int | str | None = None,
-) -> TextOptions:
+def with_store(options: PrepareOptions, deny: bytes | None) -> tuple[PrepareOptions, StoreText]:
     """The options of a call; with `like`, those of that store in place of the ones that are not given.
 
     The value `none` switches an option off, also one of that store. A given column stands in place of that store's
     template, too. Tokenizer, begin and end token cannot be given with `like`: stores that differ in them cannot be read
-    together.
+    together. `deny` is the list that is given.
     """
-    if column is not None and template not in (None, OFF):
+    if options.column is not None and options.template not in {None, OFF}:
         raise UsageError("--column cannot be used with --template", "The template names the columns.")
-    tokenizer = os.fspath(tokenizer) if isinstance(tokenizer, os.PathLike) else tokenizer
-    if like is None:
-        if tokenizer is None:
+    if options.like is None:
+        if options.tokenizer is None:
             raise UsageError("no tokenizer is given", "Give --tokenizer T, or --like DIR to take that of a store.")
-        columns = ColumnOptions(
-            keep=_chosen(keep, None) or (),
-            deny=deny or b"",
-            where=_chosen(where, None) or "",
-            join=_chosen(join, None),
-            template=_chosen(template, None),
-            null=null,
-            special=special,
-            template_special=template_special,
-            dedup=_chosen(dedup, None),
-            min_tokens=_limit("--min-tokens", min_tokens, None),
-            max_tokens=_limit("--max-tokens", max_tokens, None),
-        )
-        return TextOptions(tokenizer, column, _chosen(separator, None), eot, bos, max_document_bytes, columns)
-    for option, value in (("--tokenizer", tokenizer), ("--eot", eot), ("--bos", bos)):
-        if value is not None:
-            raise UsageError(f"{option} cannot be used with --like", f"The new store takes it from {like}.")
-    folder = folder_at(like)
+        return _without_off(options), StoreText(deny=deny or b"")
+    for name in ("tokenizer", "eot", "bos"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name} cannot be used with --like", f"The new store takes it from {options.like}.")
+    folder = folder_at(os.fspath(options.like))
     run = require_run(folder)
     job = run.job
-    takes_no_template = template is not None or column is not None
-    return TextOptions(
-        tokenizer=job.tokenizer.name,
-        column=column if column is not None else job.column,
-        separator=_chosen(separator, job.separator),
-        eot="none" if job.end is None else job.end,
-        bos="none" if job.begin is None else job.begin,
-        max_document_bytes=max_document_bytes if max_document_bytes is not None else job.document_bytes,
-        columns=ColumnOptions(
-            keep=_chosen(keep, job.kept_columns) or (),
-            deny=deny if deny is not None else _deny_list(folder, job),
-            where=_chosen(where, job.filter_text) or "",
-            join=_chosen(join, _set(job.join)),
-            template=_chosen(template, _set(job.template) if column is None else None),
-            null=null if null is not None or takes_no_template else _set(job.null),
-            special=_set(job.special) if special is None else special,
-            template_special=template_special
-            if template_special is not None or takes_no_template
-            else _set(job.template_special),
-            dedup=_chosen(dedup, None if isinstance(job.dedup, msgspec.UnsetType) else "exact"),
-            min_tokens=_limit("--min-tokens", min_tokens, _set(job.min_tokens)),
-            max_tokens=_limit("--max-tokens", max_tokens, _set(job.max_tokens)),
-        ),
+    store = StoreText(
         vocabulary=Vocabulary(job.tokenizer, read_vocabulary(folder, job.tokenizer)),
-        notes=_erased_notes(folder, run, deny),
+        deny=_deny_list(folder, job) if deny is None else deny,
+        notes=_erased_notes(folder, deny),
     )
+    taken = {name: value for name, value in _options_of(job).items() if getattr(options, name) is None}
+    if options.column is not None:
+        taken["template"] = None
+    if options.column is not None or options.template is not None:
+        taken |= {"null": options.null, "template_special": options.template_special}
+    return _without_off(replace(options, **taken)), store
 
 
-def _erased_notes(folder: Folder, run: Run, deny: bytes | None) -> tuple[str, ...]:
+def _options_of(job: Job) -> dict[str, Any]:
+    """The options that another store takes from this job."""
+    values = {
+        "tokenizer": job.tokenizer.name,
+        "eot": "none" if job.end is None else job.end,
+        "bos": "none" if job.begin is None else job.begin,
+        **{name: getattr(job, name, None) for name, about in OPTIONS.items() if about.of_store or about.can_be_off},
+        "max_document_bytes": job.document_bytes,
+        "dedup": msgspec.UNSET if isinstance(job.dedup, msgspec.UnsetType) else "exact",
+        "deny": None,
+    }
+    return {name: value for name, value in values.items() if not isinstance(value, msgspec.UnsetType)}
+
+
+def _without_off(options: PrepareOptions) -> PrepareOptions:
+    """The options without those that are `none`."""
+    names = [name for name, about in OPTIONS.items() if about.can_be_off]
+    off: dict[str, Any] = {name: None for name in names if getattr(options, name) in (OFF, (OFF,), [OFF])}
+    return replace(options, **off)
+
+
+def _erased_notes(folder: Folder, deny: bytes | None) -> tuple[str, ...]:
     """A note if the new sources may have documents again that were erased in that store."""
-    given = set((deny or b"").splitlines())
-    requests = [change.request for change in run.history if change.documents]
-    names = [erasure_file(request, DENY_FILE) for request in requests]
-    missing = [name for name in names if folder.exists(name) and not set(folder.read(name).splitlines()) <= given]
-    if not missing:
+    rules = erased_rules(folder, read_head(folder))
+    if set(rules.splitlines()) <= set((deny or b"").splitlines()):
         return ()
-    lists = [] if isinstance(run.job.deny, msgspec.UnsetType) else [deny_name(run.job.deny)]
-    files = " ".join(folder.path(name) for name in (*lists, *missing))
     note = f"documents that were erased in {folder.root} may be in the new store"
-    return (f"{note}. Join these lists into one file for --deny: {files}",)
+    return (f"{note}; this leaves them out: --deny {folder.root}",)
 
 
-def _chosen(given: T | None, taken: T | None) -> T | None:
-    """The given value; None if it is `none`; the one of a store if none is given."""
-    if given is None:
-        return taken
-    return None if given in (OFF, (OFF,)) else given
-
-
-def _limit(option: str, given: int | str | None, taken: int | None) -> int | None:
-    """A number of tokens, which may be given as text."""
-    if given is None or given == OFF:
-        return taken if given is None else None
-    if isinstance(given, str) and not (given.isdecimal() and len(given) <= MAX_DIGITS):
-        raise UsageError(f"{option} {given} is not a number of tokens", f"Give a whole number, or {OFF}.")
-    return int(given)
-
-
-def _set(value: T | msgspec.UnsetType) -> T | None:
-    return None if isinstance(value, msgspec.UnsetType) else value
+def stored_rules(folder: Folder) -> bytes:
+    """The rows that were erased in a store, and those that it was made without, as a list for --deny."""
+    return _deny_list(folder, require_run(folder).job) + erased_rules(folder, read_head(folder))
 
 
 def _deny_list(folder: Folder, job: Job) -> bytes:

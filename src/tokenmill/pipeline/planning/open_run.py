@@ -19,17 +19,18 @@ from tokenmill.executors.messages import work_failed
 from tokenmill.executors.outcomes import Died, Failed
 from tokenmill.executors.retry_policy import DEFAULT_POLICY
 from tokenmill.pipeline.planning.compare_sources import USE_THE_ORIGINAL
-from tokenmill.pipeline.planning.freeze import freeze, publish_again, publish_lists
+from tokenmill.pipeline.planning.freeze import freeze, grow, publish_again, publish_lists
 from tokenmill.pipeline.planning.run_once import PLANNING, run_once
 from tokenmill.pipeline.unit import plan
 from tokenmill.pipeline.unit.part_summaries import ANY_SLICE, CheckParts, InvalidPart
 from tokenmill.pipeline.unit.verify import CompareText
 from tokenmill.store import layout
-from tokenmill.store.erasures import refuse_erased
-from tokenmill.store.kept import kept_name, publish_kept, read_kept
+from tokenmill.store.chain import FIRST, StoreVersion, refuse_remaking
+from tokenmill.store.kept import publish_kept, read_kept
+from tokenmill.store.layout import kept_name, part_name
 from tokenmill.store.manifest import has_foreign_manifest, publish_manifest, read_manifest
 from tokenmill.store.mismatch import rechecked_name
-from tokenmill.store.part import check_content, open_part, part_name, write_part
+from tokenmill.store.part import check_content, open_part, write_part
 from tokenmill.store.run import read_run, require_run
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def open_run(  # noqa: PLR0913, PLR0917 - the store, the request, and what plans
     """The run of this request, frozen and published. Of several ranks one plans it, and the others wait for that."""
     if rank_share is None:
         frozen = freeze(folder, request, executor, report.pending, moved)
-        return adopt(folder, frozen, limits, executor, report)
+        return grow(folder, adopt(folder, frozen, limits, executor, report), request)
     message = "plan         another rank is at it"
     with run_once(folder.locks, PLANNING, lambda: folder.exists(layout.RUN), lambda: report.pending(message)):
         frozen = freeze(folder, request, executor, report.pending)
@@ -97,7 +98,7 @@ def open_run(  # noqa: PLR0913, PLR0917 - the store, the request, and what plans
             *(f"reason       {note}" for note in frozen.notes),
             "Run the same command once without --rank.",
         )
-    return frozen
+    return grow(folder, frozen, request)
 
 
 def adopt(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Executor, report: Reporter) -> FrozenRun:
@@ -114,7 +115,7 @@ def adopt(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Exe
     slices = plan.SliceDigests(frozen.plan, frozen.sources)
     unit_of = {slices[unit]: unit for unit in range(frozen.run.units)}
     present = ((unit, ANY_SLICE) for unit in layout.numbered_parts(folder))
-    parts = list(check_parts(fan_out, folder, frozen.run.job, present))
+    parts = list(check_parts(fan_out, folder, frozen.run.job, present, frozen.head.version))
     kept = {part.unit for part in parts if not isinstance(part, InvalidPart) and unit_of.get(part.slice) == part.unit}
     moves: dict[int, int] = {}
     dropped: list[int] = []
@@ -129,7 +130,7 @@ def adopt(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Exe
     remove_parts(folder, dropped)
     _move(folder, moves)
     outdated = with_other_text(folder, frozen, limits, fan_out, _doubtful_units(folder, frozen))
-    damaged = damaged_parts(fan_out, folder, frozen.run.job, outdated)
+    damaged = damaged_parts(fan_out, folder, frozen, outdated)
     remove_parts(folder, damaged)
     outdated = [unit for unit in outdated if unit not in damaged]
     if outdated and was_complete:  # the store may be in use
@@ -156,27 +157,34 @@ def _own_manifest(folder: Folder) -> pa.Table | None:
         return None
 
 
-def check_parts(
-    fan_out: FanOut, folder: Folder, job: Job, parts: Iterable[tuple[int, str]], *, content_too: bool = False
+def check_parts(  # noqa: PLR0913 - a store, its parts, and how they are checked
+    fan_out: FanOut,
+    folder: Folder,
+    job: Job,
+    parts: Iterable[tuple[int, str]],
+    version: StoreVersion = FIRST,
+    *,
+    content_too: bool = False,
 ) -> Iterator[PartSummary | InvalidPart]:
-    """The summary of each part, or what is wrong with it; in no order."""
-    check = CheckParts(folder.root, job, content_too)
+    """The summary of each part of a version of the store, or what is wrong with it; in no order."""
+    check = CheckParts(folder.root, job, version, content_too)
     batches = _batched(parts, 1 if content_too else PARTS_PER_ITEM)
     for done in fan_out.run(check, batches, lambda _: "parts of the store"):
         yield from done.value
 
 
-def damaged_parts(fan_out: FanOut, folder: Folder, job: Job, units: list[int]) -> set[int]:
+def damaged_parts(fan_out: FanOut, folder: Folder, frozen: FrozenRun, units: list[int]) -> set[int]:
     """Those of the units whose parts are not as they were written."""
-    parts = check_parts(fan_out, folder, job, ((unit, ANY_SLICE) for unit in units), content_too=True)
-    return {part.unit for part in parts if isinstance(part, InvalidPart)}
+    parts = ((unit, ANY_SLICE) for unit in units)
+    checked = check_parts(fan_out, folder, frozen.run.job, parts, frozen.head.version, content_too=True)
+    return {part.unit for part in checked if isinstance(part, InvalidPart)}
 
 
 def remove_parts(folder: Folder, units: Iterable[int]) -> None:
     """Remove the parts of some units. The manifest is removed first: without it the store counts as incomplete."""
     for number, unit in enumerate(units):
         if not number:
-            refuse_erased(folder, read_run(folder, with_tables=False), "parts")
+            refuse_remaking(folder, "parts")
             layout.withdraw_manifest(folder)
         folder.discard(rechecked_name(unit))
         folder.discard(part_name(unit))
@@ -209,7 +217,7 @@ def _move(folder: Folder, moves: dict[int, int]) -> None:
             check_content(folder, summary, content)
             folder.discard(rechecked_name(moves[unit]))  # the mark belonged to another part
             if not isinstance(summary.kept, msgspec.UnsetType):
-                publish_kept(folder, moves[unit], read_kept(folder, summary, ()))
+                publish_kept(folder, kept_name(moves[unit]), read_kept(folder, summary, ()))
             write_part(folder, msgspec.structs.replace(summary, unit=moves[unit]), content)
         remove_parts(folder, [unit])
 
@@ -239,7 +247,7 @@ def with_other_text(
         fan_out.begin("compare", int(frozen.plan["text_bytes"].to_numpy()[units].sum()))
     for done in run_all(
         fan_out.executor,
-        CompareText(folder.root, frozen.run.job, limits),
+        CompareText(folder.root, frozen.run.job, limits, frozen.head.version),
         tasks,
         policy=DEFAULT_POLICY,
         on_failure=on_failure,

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import math
-import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
 from tokenmill.errors import UsageError
 from tokenmill.humanize import parse_size
+from tokenmill.options import BadDocumentAction, Dedup, JobOptions, Null, PrepareOptions, Special, TemplateSpecial
 from tokenmill.pipeline.unit import plan
-from tokenmill.pipeline.unit.position import DEFAULT_SECONDS
 from tokenmill.sources import Discovery, SplitChoice, discover
 from tokenmill.sources.documents import ReadOptions
-from tokenmill.sources.named_datasets import ResolvedSources
-from tokenmill.sources.text_columns import EMPTY, SKIP, parse_template
+from tokenmill.sources.named_datasets import DEFAULT_COLUMN, ResolvedSources
+from tokenmill.sources.text_columns import EMPTY, parse_template
 from tokenmill.sources.where import parse_where
 from tokenmill.storage import scheme
+from tokenmill.storage.digest import hash_of
 from tokenmill.store.deny import parse_list
-from tokenmill.store.job import PARSE, REFUSE, TEXT, Job
+from tokenmill.store.job import PARSE, TEXT, Job
+from tokenmill.system.arguments import column_names
 from tokenmill.tokenizers.boundary_tokens import begin_note, boundary_token, end_note, end_token
 from tokenmill.tokenizers.control_tokens import refuse_inexact_cut, spelled_special_tokens
-from tokenmill.tokenizers.objects import TokenizerObject
 from tokenmill.tokenizers.resolve import Vocabulary, resolve
 from tokenmill.tokenizers.tokenizer import EngineChoice, choose_engine
 
@@ -34,6 +33,12 @@ if TYPE_CHECKING:
 
 # A longer document is not tokenized, unless --max-document-bytes allows it. A worker of 1 GB can hold one this long.
 DEFAULT_DOCUMENT_BYTES = 32 << 20
+
+# The options of a call that gives none.
+DEFAULTS = PrepareOptions()
+
+# Of a number that is given as text.
+MAX_DIGITS = 18
 
 # The packages whose versions decide the output of a run.
 VERSIONED = ("tokenmill", "pyarrow", "numpy", "gigatoken", "tiktoken", "tokenizers")
@@ -46,123 +51,99 @@ class BadDocumentPolicy:
     `max_bad` is the fraction of rows that may be bad, and `max_skipped` the fraction that may be without text.
     """
 
-    on_bad: str = "quarantine"
-    max_bad: float = 0.001
-    max_skipped: float = 0.01
-    document_seconds: float = DEFAULT_SECONDS
-    quarantine_text: bool = False
+    on_bad: str
+    max_bad: float
+    max_skipped: float
+    document_seconds: float
+    quarantine_text: bool
 
     @classmethod
-    def parse(
-        cls,
-        on_bad: str = "quarantine",
-        max_bad: str | float = 0.001,
-        max_skipped: str | float = 0.01,
-        document_timeout: str | float = DEFAULT_SECONDS,
-        *,
-        quarantine_text: bool = False,
-    ) -> BadDocumentPolicy:
-        """The policy that these options describe; raises UsageError for an invalid one.
-
-        Args:
-            on_bad: "quarantine", or "fail" to end the run at the first bad document.
-            max_bad: A fraction of the rows: 0.001, or 0.1%.
-            max_skipped: A fraction of the rows: 0.01, or 1%.
-            document_timeout: The seconds that one document may take.
-            quarantine_text: Keep the text of bad documents.
-        """
-        if on_bad not in ("quarantine", "fail"):
-            raise UsageError(f"--on-bad is quarantine or fail, not {on_bad!r}")
-        bad = _fraction("--max-bad", 0 if on_bad == "fail" else max_bad)
-        skipped = _fraction("--max-skipped", max_skipped)
-        seconds = _number(str(document_timeout).strip().removesuffix("s"))
+    def parse(cls, options: PrepareOptions = DEFAULTS) -> BadDocumentPolicy:
+        """The policy that these options describe; raises UsageError for an invalid one."""
+        on_bad, timeout = _one_of("--on-bad", options.on_bad, BadDocumentAction), options.document_timeout
+        bad = _fraction("--max-bad", 0 if on_bad == "fail" else options.max_bad)
+        skipped = _fraction("--max-skipped", options.max_skipped)
+        seconds = _number(str(timeout).strip().removesuffix("s"))
         if not 0 < seconds < math.inf:
-            raise UsageError(f"--document-timeout {document_timeout} is not a time", "Give seconds: 600.")
-        return cls(on_bad, bad, skipped, seconds, quarantine_text)
+            raise UsageError(f"--document-timeout {timeout} is not a time", "Give seconds: 600.")
+        return cls(on_bad, bad, skipped, seconds, options.quarantine_text)
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnOptions:
-    """The options about rows and columns of the sources (see `Job`)."""
+def job_options(options: JobOptions) -> dict[str, Any]:
+    """The fields of the job that options alone decide, without those that are not given.
 
-    keep: tuple[str, ...] = ()
-    deny: bytes = b""
-    where: str = ""
-    join: str | None = None
-    template: str | None = None
-    null: str | None = None
-    special: str | None = None
-    template_special: str | None = None
-    dedup: str | None = None
-    min_tokens: int | None = None
-    max_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for an option that is invalid for every source."""
-        if self.template is not None:
-            parse_template(self.template)
-        if self.null not in (None, SKIP, EMPTY):
-            raise UsageError(f"--null is skip or empty, not {self.null!r}")
-        if self.null is not None and self.template is None:
-            raise UsageError("--null needs --template", "It is about nulls in the columns that a template names.")
-        self._check_special()
-        if self.where:
-            parse_where(self.where)
-        if self.dedup not in (None, "exact"):
-            raise UsageError(f"--dedup is exact or none, not {self.dedup!r}")
-        _check_limits(self.min_tokens, self.max_tokens)
-        if len(set(self.keep)) < len(self.keep) or not all(self.keep):
-            raise UsageError(f"--keep {','.join(self.keep)} has an empty name, or one twice")
-
-    def _check_special(self) -> None:
-        if self.special not in (None, TEXT, PARSE, REFUSE):
-            raise UsageError(f"--special is text, parse or refuse, not {self.special!r}")
-        if self.template_special not in (None, TEXT, PARSE):
-            raise UsageError(f"--template-special is parse or text, not {self.template_special!r}")
-        if self.template_special is not None and self.template is None:
-            raise UsageError("--template-special needs --template", "It is about the text of a template.")
-        if self.special == PARSE and self.template_special == TEXT:
-            raise UsageError(
-                "--special parse cannot be used with --template-special text",
-                "It parses the whole document. Use --template-special parse.",
-            )
+    Raises UsageError for an option that is invalid for every source and tokenizer.
+    """
+    if options.separator == "":
+        raise UsageError("--separator is empty", "Give the text that separates two documents.")
+    if options.template is not None:
+        parse_template(options.template)
+    _check_template_options(options)
+    keep = column_names(options.keep) or ()
+    if len(set(keep)) < len(keep) or not all(keep):
+        raise UsageError(f"--keep {','.join(keep)} has an empty name, or one twice")
+    null = _one_of("--null", options.null, Null)
+    special = _one_of("--special", options.special, Special)
+    fewest, most = (_tokens(name, getattr(options, name)) for name in ("min_tokens", "max_tokens"))
+    if fewest is not None and most is not None and fewest > most:
+        raise UsageError(f"--min-tokens {fewest} is more than --max-tokens {most}")
+    given = {
+        "separator": options.separator,
+        "document_bytes": _size("--max-document-bytes", options.max_document_bytes) or DEFAULT_DOCUMENT_BYTES,
+        "keep": keep or None,
+        "where": str(parse_where(options.where)) if options.where else None,
+        "join": options.join,
+        "template": options.template or None,
+        "null": null if null == EMPTY else None,
+        "special": None if special == TEXT else special,
+        "template_special": _one_of("--template-special", options.template_special, TemplateSpecial),
+        "dedup": None if _one_of("--dedup", options.dedup, Dedup) is None else "",
+        "min_tokens": fewest,
+        "max_tokens": most,
+    }
+    _size("--unit-bytes", options.unit_bytes)
+    return {name: value for name, value in given.items() if value is not None}
 
 
-def _check_limits(least: int | None, most: int | None) -> None:
-    for option, value in (("--min-tokens", least), ("--max-tokens", most)):
-        if value is not None and (not isinstance(value, int) or value < 0):
-            raise UsageError(f"{option} {value} is not a number of tokens")
-    if least is not None and most is not None and least > most:
-        raise UsageError(f"--min-tokens {least} is more than --max-tokens {most}")
+def _check_template_options(options: JobOptions) -> None:
+    """Raise UsageError for options about a template without one, or that contradict each other."""
+    if options.template is None:
+        for name, value, about in (
+            ("--null", options.null, "nulls in the columns that a template names"),
+            ("--template-special", options.template_special, "the text of a template"),
+        ):
+            if value is not None:
+                raise UsageError(f"{name} needs --template", f"It is about {about}.")
+    if options.special == PARSE and options.template_special == TEXT:
+        raise UsageError(
+            "--special parse cannot be used with --template-special text",
+            "It parses the whole document. Use --template-special parse.",
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class PrepareOptions:
-    """The options that decide the job, checked when they are packed. None stands for an option that was not given."""
+def _one_of(option: str, value: Any, choices: Any) -> Any:
+    """The value, if it is one of the choices of a Literal."""
+    if value is not None and value not in (names := get_args(choices)):
+        raise UsageError(f"{option} is {', '.join(names[:-1])} or {names[-1]}, not {value!r}")
+    return value
 
-    sources: Sequence[str]
-    tokenizer: str | TokenizerObject
-    column: str = "text"
-    separator: str | None = None
-    engine: str = "auto"
-    eot: str | int | None = None
-    bos: str | int | None = None
-    unit_bytes: str | int | None = None
-    limit_units: int | None = None
-    max_document_bytes: str | int | None = None
-    columns: ColumnOptions = ColumnOptions()
-    splits: SplitChoice | None = None
 
-    def __post_init__(self) -> None:
-        """Raise UsageError for an option that is invalid for every source and tokenizer."""
-        if self.separator == "":
-            raise UsageError("--separator is empty", "Give the text that separates two documents.")
-        if self.limit_units is not None and self.limit_units < 1:
-            raise UsageError("--limit-units must be at least 1")
-        if self.unit_bytes is not None and parse_size(self.unit_bytes) == 0:
-            raise UsageError("--unit-bytes must be at least 1")
-        if self.max_document_bytes is not None and parse_size(self.max_document_bytes) == 0:
-            raise UsageError("--max-document-bytes must be at least 1")
+def _size(option: str, value: str | int | None) -> int | None:
+    """A size in bytes; None if it is not given."""
+    size = None if value is None else parse_size(value)
+    if size == 0:
+        raise UsageError(f"{option} must be at least 1")
+    return size
+
+
+def _tokens(name: str, value: str | int | None) -> int | None:
+    """A number of tokens, which may be given as text."""
+    if value is None:
+        return None
+    text, option = str(value), f"--{name.replace('_', '-')}"
+    if not (text.isdecimal() and len(text) <= MAX_DIGITS):
+        raise UsageError(f"{option} {value} is not a number of tokens", "Give a whole number, or none.")
+    return int(text)
 
 
 def _fraction(option: str, value: str | float) -> float:
@@ -191,6 +172,11 @@ class PrepareRequest:
     named: ResolvedSources
     unit_bytes_given: bool = False
     deny: bytes = b""
+    limit_units: int | None = None
+
+    def units_of(self, planned: int) -> int:
+        """How many of the planned units are asked for."""
+        return planned if self.limit_units is None else min(self.limit_units, planned)
 
     @property
     def options(self) -> ReadOptions:
@@ -211,14 +197,16 @@ def total_bytes(discovery: Discovery) -> int:
 
 
 def find_sources(
-    options: PrepareOptions, pending: Callable[[str], None] = lambda _: None, out: str | None = None
+    sources: Sequence[str],
+    pending: Callable[[str], None] = lambda _: None,
+    out: str | None = None,
+    splits: SplitChoice | None = None,
 ) -> Discovery:
     """The files that the sources match, without those of the store at `out`. Reports addresses through `pending`."""
-    patterns = [options.sources] if isinstance(options.sources, str | os.PathLike) else list(options.sources)
-    for address in patterns:
+    for address in sources:
         if scheme(str(address)):
             pending(f"looking at   {address}")
-    return discover(patterns, out=out, splits=options.splits)
+    return discover(sources, out=out, splits=splits)
 
 
 def refuse_without_effect(
@@ -246,42 +234,31 @@ def refuse_without_effect(
 
 
 def make_request(
-    options: PrepareOptions,
+    options: JobOptions,
     discovery: Discovery,
     vocabulary: Vocabulary | None = None,
     named: ResolvedSources | None = None,
+    deny: bytes = b"",
 ) -> PrepareRequest:
     """Resolve the tokenizer, unless its vocabulary is given, and fill in the defaults."""
     vocabulary = vocabulary or resolve(options.tokenizer)
     spec = vocabulary.spec
-    unit_bytes = parse_size(options.unit_bytes) if options.unit_bytes is not None else None
-    columns = options.columns
+    unit_bytes = None if options.unit_bytes is None else parse_size(options.unit_bytes)
     job = Job(
         tokenizer=spec,
-        column=options.column,
-        separator=options.separator,
+        column=options.column or DEFAULT_COLUMN,
         begin=boundary_token(spec, "--bos", options.bos, None),
         end=end_token(spec, options.eot),
         unit_bytes=unit_bytes or plan.default_unit_bytes(total_bytes(discovery)),
-        limit_units=options.limit_units,
-        document_bytes=parse_size(options.max_document_bytes or DEFAULT_DOCUMENT_BYTES),
-        keep=columns.keep or msgspec.UNSET,
-        deny=hashlib.sha256(columns.deny).hexdigest() if columns.deny else msgspec.UNSET,
-        where=str(parse_where(columns.where)) if columns.where else msgspec.UNSET,
-        join=msgspec.UNSET if columns.join is None else columns.join,
-        template=columns.template or msgspec.UNSET,
-        null=EMPTY if columns.null == EMPTY else msgspec.UNSET,
-        special=msgspec.UNSET if columns.special in (None, TEXT) else columns.special,
-        template_special=columns.template_special or msgspec.UNSET,
-        dedup=msgspec.UNSET if columns.dedup is None else "",
-        min_tokens=msgspec.UNSET if columns.min_tokens is None else columns.min_tokens,
-        max_tokens=msgspec.UNSET if columns.max_tokens is None else columns.max_tokens,
+        deny=hash_of(deny) if deny else msgspec.UNSET,
+        **{"separator": None, **job_options(options)},
     )
     choice = choose_engine(Vocabulary(job.encoder, vocabulary.content), options.engine)
     named = named or ResolvedSources([])
     notes = [begin_note(vocabulary, options.bos), end_note(spec, options.eot), template_note(job, vocabulary)]
     named = replace(named, notes=[*named.notes, *filter(None, notes)])
-    return PrepareRequest(job, vocabulary, discovery, choice, named, unit_bytes is not None, columns.deny)
+    is_given = unit_bytes is not None
+    return PrepareRequest(job, vocabulary, discovery, choice, named, is_given, deny, options.limit_units)
 
 
 def template_note(job: Job, vocabulary: Vocabulary) -> str | None:

@@ -72,7 +72,7 @@ def plan_resources(  # noqa: PLR0913, PLR0917 - what is asked for, and what ther
     refused.
     """
     room = room or this_machine()
-    document_bytes = 0 if job is None else job.document_bytes or 0
+    document_bytes = 0 if job is None else job.document_bytes
     min_bytes = OWN_BYTES + max(smallest_worker_bytes, fast_bytes(document_bytes))
     if workers is not None and workers < 1:
         raise UsageError("--workers must be at least 1")
@@ -99,7 +99,7 @@ def plan_resources(  # noqa: PLR0913, PLR0917 - what is asked for, and what ther
 
 
 def _too_little(budget: int, min_bytes: int, job: Job | None, *, given: bool) -> UsageError:
-    document = "" if job is None else f" that may hold a document of {size(job.document_bytes or 0)}"
+    document = "" if job is None else f" that may hold a document of {size(job.document_bytes)}"
     lower = "" if job is None else ", or a lower --max-document-bytes for a new store"
     return UsageError(
         f"{'--memory ' if given else ''}{size(budget)} {'is' if given else 'of memory is'} less than one worker needs",

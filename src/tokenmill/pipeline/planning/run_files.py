@@ -24,7 +24,7 @@ def create_directories(folder: Folder, run: Run) -> None:
     folder.create(layout.PARTS)
     if run.job.kept_columns:
         folder.create(layout.KEPT)
-    if any(not isinstance(sha256, msgspec.UnsetType) for sha256 in (run.job.deny, run.job.dedup)):
+    if any(not isinstance(blake3, msgspec.UnsetType) for blake3 in (run.job.deny, run.job.dedup)):
         folder.create(layout.DENY)
 
 

@@ -32,7 +32,7 @@ from tokenmill.store import layout
 from tokenmill.store.job import Job
 
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
     import numpy.typing as npt
 
@@ -185,9 +185,11 @@ def estimate_units(  # noqa: PLR0913 - the worker function, and the units to spr
     return make_estimate(list(samples.values()), [weight_of[unit] for unit in samples], int(planned.sum()))
 
 
-def raise_failure(failure: Failed[UnitTask] | Died[UnitTask]) -> NoReturn:
+def raise_failure(failure: Failed[Any] | Died[Any]) -> NoReturn:
     """End a sample at its first failed unit."""
-    raise failure.error() if isinstance(failure, Failed) and failure.explained else work_failed([failure], span)
+    if isinstance(failure, Failed) and failure.explained:
+        raise failure.error()
+    raise work_failed([failure], lambda item: span(item) if isinstance(item, UnitTask) else "a measurement")
 
 
 def write_vocabulary(folder: Folder, vocabulary: Vocabulary) -> None:

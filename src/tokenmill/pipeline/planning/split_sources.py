@@ -60,7 +60,6 @@ def plan_units(  # noqa: PLR0913 - what is split, how, by which executor, and tw
     sources: pa.Table,
     options: ReadOptions,
     unit_bytes: int,
-    limit_units: int | None,
     executor: Executor,
     *,
     check: Callable[[pa.Table, list[Slices]], None] = lambda *_: None,
@@ -68,8 +67,7 @@ def plan_units(  # noqa: PLR0913 - what is split, how, by which executor, and tw
 ) -> pa.Table:
     """The plan: the sources as units of about `unit_bytes` of text, in order.
 
-    `check` gets the slices of all sources, even if `limit_units` keeps only some units. `on_progress` gets the number
-    of sources that are split so far.
+    `check` gets the slices of all sources. `on_progress` gets the number of sources that are split so far.
     """
     _refuse_foreign(sources)
     slices: dict[int, Slices] = {}
@@ -90,7 +88,7 @@ def plan_units(  # noqa: PLR0913 - what is split, how, by which executor, and tw
         raise with_other_source(error, having) from error
     ordered = [slices[index] for index in range(len(sources))]
     check(sources, ordered)
-    return plan.build_plan(ordered, unit_bytes, limit_units)
+    return plan.build_plan(ordered, unit_bytes)
 
 
 class _Splitter:

@@ -11,8 +11,9 @@ from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.pipeline.unit.part_builder import BuiltPart, PartBuilder
 from tokenmill.storage import AlreadyPublishedError, Folder
 from tokenmill.store import layout
+from tokenmill.store.layout import part_name
 from tokenmill.store.mismatch import MismatchRecord, mark_rechecked, publish_mismatch, rechecked_name
-from tokenmill.store.part import PartSummary, check_content, open_part, part_name, read_summary
+from tokenmill.store.part import PartSummary, check_content, open_part, read_summary
 from tokenmill.tokenizers.tokenizer import Tokenizer
 
 # How often a recheck replaces a part that a driver without the recheck keeps publishing first.
@@ -77,7 +78,7 @@ class Commit:
         if self.recheck:
             self._replace(part)
             self.folder.sync_directory(layout.PARTS)  # the mark below must not outlive the part in a power cut
-            mark_rechecked(self.folder, unit, part.summary.sha256)
+            mark_rechecked(self.folder, unit, part.summary.blake3)
         else:
             try:
                 part.publish(self.folder)

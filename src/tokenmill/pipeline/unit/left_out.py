@@ -51,8 +51,8 @@ def left_out(directory: str, job: Job) -> LeftOut:
 
 
 @functools.lru_cache(maxsize=1)
-def _duplicates(directory: str, sha256: str) -> DuplicateRows:
-    return read_duplicates(folder_at(directory), sha256)
+def _duplicates(directory: str, blake3: str) -> DuplicateRows:
+    return read_duplicates(folder_at(directory), blake3)
 
 
 def without_rows(documents: Documents, rows: dict[str, RowArray]) -> Documents:

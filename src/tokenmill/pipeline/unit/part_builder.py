@@ -18,10 +18,12 @@ from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.sources.documents import BadRow, Documents, SourceFile
 from tokenmill.sources.spelled import Spellings, template_count
 from tokenmill.storage import Folder
+from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.store import quarantine
 from tokenmill.store.control_counts import searched
 from tokenmill.store.job import Job
 from tokenmill.store.kept import content_hash, publish_kept
+from tokenmill.store.layout import kept_name
 from tokenmill.store.part import (
     LENGTH,
     SPARSE,
@@ -34,7 +36,7 @@ from tokenmill.store.part import (
 from tokenmill.store.part_checksum import with_checksum
 from tokenmill.store.text_hash import TextHash
 from tokenmill.tokenizers.control_tokens import control_tokens
-from tokenmill.tokenizers.engines.protocol import Encoded, text_buffers
+from tokenmill.tokenizers.engines.protocol import Encoded
 
 
 @dataclass(slots=True)
@@ -133,11 +135,9 @@ class PartBuilder:
             text_bytes=self.text_bytes,
             skipped=skipped_ranges(self._skipped),
             slice=self.task.slice,
-            # An upgraded store of format 5 has no such limit, no hash of its text and no count of control tokens. A
-            # part that is made again equals the upgraded one.
-            text="" if self.job.document_bytes is None else self._text.hexdigest(),
+            text=self._text.hexdigest(),
             kept=msgspec.UNSET if kept is None else content_hash(kept),
-            spelled=msgspec.UNSET if self.job.document_bytes is None else self._spelled or msgspec.UNSET,
+            spelled=self._spelled or msgspec.UNSET,
         )
         _check_rows(self.task, summary)
         bad = quarantine.with_lines(self._bad, self.task.files) if self._bad else []
@@ -156,7 +156,7 @@ class BuiltPart:
     def publish(self, folder: Folder) -> PartSummary:
         """Publish the kept columns and the rows in quarantine, then the part, which commits all of them."""
         if self.kept is not None:
-            publish_kept(folder, self.summary.unit, self.kept)
+            publish_kept(folder, kept_name(self.summary.unit), self.kept)
         quarantine.publish_unit_file(folder, self.summary, self.bad)
         publish_part(folder, self.summary, self.content)
         return self.summary

@@ -9,8 +9,9 @@ import msgspec
 
 from tokenmill.errors import CorruptStore
 from tokenmill.storage import Folder, folder_at, prefetch_map
+from tokenmill.store.chain import FIRST, Head, StoreVersion, head_at
 from tokenmill.store.job import Job
-from tokenmill.store.kept import kept_name, read_kept
+from tokenmill.store.kept import read_kept
 from tokenmill.store.part import PartSummary, check_part, is_truncated, read_summary
 
 # How many headers of parts are fetched ahead from a remote store.
@@ -32,10 +33,12 @@ class CheckParts:
     """The function that reads the summaries of parts, and finds those that do not belong to their unit.
 
     Its items are units with the digests of their slices. With `content_too` each part is read whole and hashed.
+    `version` is that of the store.
     """
 
     directory: str
     job: Job
+    version: StoreVersion = FIRST
     content_too: bool = False
 
     def __call__(self, parts: tuple[tuple[int, str], ...]) -> list[PartSummary | InvalidPart]:
@@ -43,15 +46,19 @@ class CheckParts:
         folder = folder_at(self.directory)
         return list(prefetch_map(folder, partial(self._check, folder, self.job.digest()), parts, PREFETCH_HEADERS))
 
+    @property
+    def _head(self) -> Head:
+        return head_at(self.directory, self.version)
+
     def _kept_problem(self, folder: Folder, summary: PartSummary) -> str | None:
         """What is wrong with the kept columns of a part, if it has any."""
         if isinstance(summary.kept, msgspec.UnsetType):
             return None
-        if not folder.exists(kept_name(summary.unit)):
+        if not folder.exists(self._head.kept_file(summary.unit)):
             return "its kept columns are missing"
         if self.content_too:
             try:
-                read_kept(folder, summary, self.job.kept_columns)
+                read_kept(folder, summary, self.job.kept_columns, self._head)
             except CorruptStore as error:
                 return error.headline
         return None
@@ -59,9 +66,12 @@ class CheckParts:
     def _check(self, folder: Folder, job: str, part: tuple[int, str]) -> PartSummary | InvalidPart:
         unit, slice_digest = part
         try:
-            if is_truncated(folder, unit):
+            if is_truncated(folder, unit, self._head):
                 return InvalidPart(unit, "its end is missing")
-            summary = check_part(folder, unit, self.job) if self.content_too else read_summary(folder, unit)
+            if self.content_too:
+                summary = check_part(folder, unit, self.job, self._head)
+            else:
+                summary = read_summary(folder, unit, self._head)
         except CorruptStore as error:
             return InvalidPart(unit, next((line for line in error.details if line.startswith("found")), error.headline))
         if summary.job != job:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from tokenmill.sources import files_between, require_columns, split_file, splits
 from tokenmill.sources.documents import ReadOptions, Slice, Slices, SourceFile
 from tokenmill.sources.missing_column import OTHER_COLUMN
 from tokenmill.storage import Threads
+from tokenmill.storage.digest import hash_of
 from tokenmill.store.tables import PLAN_SCHEMA
 
 if TYPE_CHECKING:
@@ -98,14 +98,8 @@ def check_required(file: SourceFile, names: tuple[str, ...]) -> None:
         raise SourceError(error.headline, *details, REQUIRED_ADVICE) from error
 
 
-def build_plan(slices: list[Slices], unit_bytes: int, limit_units: int | None) -> pa.Table:
-    """The plan: the slices of all sources as units of about `unit_bytes` of text, several small sources to a unit."""
-    plan = _pack(slices, unit_bytes)
-    return plan if limit_units is None else plan.slice(0, limit_units)
-
-
-def _pack(slices: list[Slices], unit_bytes: int) -> pa.Table:
-    """One row for each slice, whole small sources next to each other joined."""
+def build_plan(slices: list[Slices], unit_bytes: int) -> pa.Table:
+    """The plan: a row for each slice, whole small sources next to each other joined to about `unit_bytes` of text."""
     counts = np.array([len(split.start) for split in slices], np.int64)
     if not counts.any():
         return PLAN_SCHEMA.empty_table()
@@ -171,7 +165,7 @@ class SliceDigests:
         span = struct.pack("<QQqq", first, count, int(self._start[unit]), int(self._stop[unit]))
         splits = self._splits[first : first + count]
         names = "\0".join(splits).encode() if any(splits) else b""
-        return hashlib.sha256(span + self._sources[first : first + count].tobytes() + names).hexdigest()[:32]
+        return hash_of(span + self._sources[first : first + count].tobytes() + names)[:32]
 
 
 def spread(length: int, most: int) -> npt.NDArray[np.int64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import msgspec
@@ -16,12 +16,13 @@ from tokenmill.pipeline.unit.documents import WorkerLimits, loaded_tokenizer, un
 from tokenmill.pipeline.unit.left_out import left_out
 from tokenmill.pipeline.unit.part_builder import skipped_ranges
 from tokenmill.pipeline.unit.plan import UnitTask
-from tokenmill.pipeline.verify_erased import check_erased_part
 from tokenmill.sources.bad_rows import READER_REASONS, TOO_LONG
 from tokenmill.sources.documents import Documents, RowArray, SourceFile
 from tokenmill.sources.line_numbers import place
 from tokenmill.storage import folder_at
-from tokenmill.store.job import Job, StoreChange
+from tokenmill.storage.arrow_text import text_buffers
+from tokenmill.store.chain import FIRST, StoreVersion, head_at
+from tokenmill.store.job import Job
 from tokenmill.store.kept import content_hash, nulled, read_kept
 from tokenmill.store.part import (
     INTENDED,
@@ -35,7 +36,7 @@ from tokenmill.store.part import (
 )
 from tokenmill.store.text_hash import TextHash
 from tokenmill.tokenizers import document_hash
-from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded, text_buffers
+from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded
 from tokenmill.tokenizers.framing import framed
 
 # The key of the document hash that decides which documents are compared.
@@ -55,28 +56,30 @@ class Verified(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """The function that checks one part: its checksum, and a fraction of its documents against the reference."""
+    """The function that checks one part: its checksum, and a fraction of its documents against the reference.
+
+    `version` is that of the store. `check_erased` compares the erased documents of a part with the
+    records, and returns how many others have the tokens of an erased one.
+    """
 
     directory: str
     job: Job
     fraction: float
     limits: WorkerLimits
-    changes: tuple[StoreChange, ...] = ()
-    erased_token: int = 0
+    version: StoreVersion = FIRST
+    check_erased: Callable[[int, PartContent], int] | None = None
 
     def __call__(self, task: UnitTask) -> Verified:
         """Raise an error that names the part or the document that is wrong."""
         folder = folder_at(self.directory)
-        summary = check_part(folder, task.unit, self.job)
+        head = head_at(self.directory, self.version)
+        summary = check_part(folder, task.unit, self.job, head)
         if self.job.kept_columns:
-            read_kept(folder, summary, self.job.kept_columns)
-        copies = 0
-        if any(change.documents for change in self.changes):
-            content = open_part(folder, task.unit)[1]
-            copies = check_erased_part(folder, task.unit, content, self.changes, self.erased_token)
+            read_kept(folder, summary, self.job.kept_columns, head)
+        _, content = open_part(folder, task.unit, head)
+        copies = 0 if self.check_erased is None else self.check_erased(task.unit, content)
         if self.fraction <= 0:
             return Verified(summary, copies=copies)
-        _, content = open_part(folder, task.unit)
         if not has_kept(task, self.job, summary, content, self.limits):
             raise _different(task, task.files[0], "the kept columns are not those of the sources")
         compared = documents_seen = rows_seen = 0
@@ -151,12 +154,13 @@ class CompareText:
     directory: str
     job: Job
     limits: WorkerLimits
+    version: StoreVersion = FIRST
 
     def __call__(self, task: UnitTask) -> bool:
         """Whether the part was made from this text, row for row, and is as it was written. No engine is needed."""
         folder = folder_at(self.directory)
         try:
-            summary, content = open_part(folder, task.unit)
+            summary, content = open_part(folder, task.unit, head_at(self.directory, self.version))
             check_content(folder, summary, content)
         except CorruptStore:
             return False
@@ -170,32 +174,15 @@ class CompareText:
             stored = content.slice(seen, seen + len(present.rows))
             if not np.array_equal(stored.row, present.rows) or (stored.source != file.index).any():
                 return False
-            if summary.text:
-                text.update(*text_buffers(encoded.text))
-            elif not self._has_tokens(present, stored):
-                return False
+            text.update(*text_buffers(encoded.text))
             seen += len(present.rows)
             skipped.append((file.index, others.rows, LENGTH))
             skipped += [(file.index, rows, reason) for reason, rows in documents.reasons().items()]
             skipped += [(file.index, np.array([bad.row], np.uint64), bad.reason) for bad in documents.bad]
             skipped += [(file.index, _between(readable.rows, rows), rows.reason) for rows in excluded]
-        is_same = summary.text in ("", text.hexdigest()) and seen == summary.documents
+        is_same = summary.text == text.hexdigest() and seen == summary.documents
         is_same = is_same and has_kept(task, self.job, summary, content, self.limits)
         return is_same and skipped_ranges([entry for entry in skipped if len(entry[1])]) == summary.skipped
-
-    def _has_tokens(self, present: Documents, stored: PartContent) -> bool:
-        """Whether the reference gives the stored tokens. Parts of upgraded stores have no hash of the text."""
-        tokenizer = loaded_tokenizer(self.directory, self.job, "reference")
-        try:
-            expected = framed(tokenizer.encode(present.text), self.job.begin, self.job.end)
-        except CannotEncode:
-            return False
-        lengths = np.diff(stored.offsets)
-        if not np.array_equal(np.diff(expected.offsets), lengths):
-            return False
-        tokens = stored.tokens[stored.offsets[0] : stored.offsets[-1]]
-        is_erased = np.zeros(len(lengths), np.bool_) if stored.erased is None else stored.erased > 0
-        return bool(((expected.tokens == tokens) | np.repeat(is_erased, lengths)).all())
 
 
 def has_kept(task: UnitTask, job: Job, summary: PartSummary, content: PartContent, limits: WorkerLimits) -> bool:

@@ -1,25 +1,24 @@
 """A cache of whole Hub files in a directory. The name of a copy is its hash, which is checked after the download.
 
-Beside a copy lies a record of its stat values (size, inode, times) when the hash was checked. A copy that still has
-these values is used; any other one is hashed again. Symbolic links are never followed, for reading or for writing.
+Beside a copy are its lock, and a record of its stat values (size, inode, times) when the hash was checked. A copy that
+still has these values is used; any other one is hashed again. Links are never followed, for reading or for writing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
 from functools import partial
 from typing import BinaryIO
 
 from tokenmill.errors import SourceError, StoreError
 from tokenmill.storage.addresses import FileInfo, absolute
 from tokenmill.storage.hub.files import fetch
+from tokenmill.storage.local.disk import DiskFolder
 from tokenmill.storage.local.writing import sync_directory
 from tokenmill.storage.range_file import CHUNK_BYTES, RangeFile
 
@@ -43,19 +42,14 @@ def local_copy(url: str, fingerprint: str, size: int, directory: str) -> str:
         raise SourceError(
             "the fingerprint of a source is not a hash", f"file         {url}", f"found        {fingerprint}"
         )
-    path = os.path.join(absolute(directory), fingerprint)
+    folder = DiskFolder(directory)
+    path = os.path.join(folder.root, fingerprint)
     try:
-        if _is_correct(path, fingerprint, size):
-            return path
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with _locked_file(os.path.join(os.path.dirname(path), f".{fingerprint}.tmp")) as file:
-            if _is_correct(path, fingerprint, size):  # another process has downloaded it meanwhile
-                os.unlink(file.name)
-            else:
-                _download(file, url, fingerprint, size)
-                os.replace(file.name, path)
-                sync_directory(os.path.dirname(path))
-                _record(path)
+        if not _is_correct(path, fingerprint, size):
+            os.makedirs(folder.root, exist_ok=True)
+            with folder.locks.exclusive(f".{fingerprint}.lock", lambda _: None):
+                if not _is_correct(path, fingerprint, size):  # another process may have downloaded it meanwhile
+                    _download(path, url, fingerprint, size)
     except OSError as error:
         raise _cannot_keep(path, error) from error
     return path
@@ -98,11 +92,12 @@ def _record_name(path: str) -> str:
 
 def _recorded(path: str) -> tuple[int, ...]:
     """The stat values in a copy's record, if this user has written it; otherwise empty."""
-    name = _record_name(path)
-    with contextlib.suppress(OSError, ValueError), open(name, "rb", opener=_open_unlinked) as file:
-        status = os.fstat(file.fileno())
-        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
-            return tuple(int(number) for number in file.read(RECORD_BYTES).split())
+    with contextlib.suppress(OSError, ValueError):
+        descriptor = os.open(_record_name(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+                return tuple(int(number) for number in file.read(RECORD_BYTES).split())
     return ()
 
 
@@ -110,66 +105,33 @@ def _record(path: str) -> None:
     """Record the stat values of a correct copy. If the record cannot be written, each process hashes the copy once."""
     values, name = _stat_values(path), _record_name(path)
     _checked[path] = values
-    with contextlib.suppress(OSError):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
-            file.write(" ".join(map(str, values)).encode())
+    with contextlib.suppress(OSError), _new_file(name) as file:
+        file.write(" ".join(map(str, values)).encode())
 
 
-@contextlib.contextmanager
-def _locked_file(path: str) -> Iterator[BinaryIO]:
-    """The temporary file, locked against other processes. It is its own lock file, so that none is left behind."""
-    while True:
-        with _open_for_writing(path) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if _has_name(path, file):
-                yield file
-                return
-
-
-def _open_for_writing(path: str) -> BinaryIO:
-    """Open a file for writing. A link, a file with another hard link, or a pipe is replaced by a new file."""
-    while True:
-        if not _is_unlinked(path):
-            os.unlink(path)
-        try:
-            return open(path, "ab", opener=_open_unlinked)
-        except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link or a pipe was made just now
-                raise
-
-
-def _is_unlinked(path: str) -> bool:
-    """Whether a path is free, or a regular file without another hard link."""
-    try:
-        status = os.lstat(path)
-    except FileNotFoundError:
-        return True
-    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-
-
-def _open_unlinked(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-
-
-def _has_name(path: str, file: BinaryIO) -> bool:
-    """Whether an open file still has this name, and no other: the previous holder may have renamed or removed it."""
+def _new_file(path: str) -> BinaryIO:
+    """A new file in place of what is at a path, which may be a link or a pipe."""
     with contextlib.suppress(FileNotFoundError):
-        return _is_unlinked(path) and os.path.samestat(os.lstat(path), os.fstat(file.fileno()))
-    return False
+        os.unlink(path)
+    return open(path, "xb")
 
 
-def _download(file: BinaryIO, url: str, fingerprint: str, size: int) -> None:
-    """Download a file and check its hash. On any error nothing is kept."""
-    file.truncate(0)
+def _download(path: str, url: str, fingerprint: str, size: int) -> None:
+    """Download a file and check its hash. On any error nothing is kept. The caller holds the lock of the file."""
+    directory = os.path.dirname(path)
+    temporary = os.path.join(directory, f".{fingerprint}.tmp")
     try:
-        _copy(file, url, fingerprint, size)
-        file.flush()
-        os.fsync(file.fileno())
+        with _new_file(temporary) as file:
+            _copy(file, url, fingerprint, size)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
     except BaseException:
-        os.unlink(file.name)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
         raise
+    sync_directory(directory)
+    _record(path)
 
 
 def _copy(file: BinaryIO, url: str, fingerprint: str, size: int) -> None:

@@ -7,7 +7,6 @@ cannot be reached, or in offline mode, the files of the revision that the cache 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -176,9 +175,7 @@ def _similar(hub: Any, repository: str, token: str | None) -> list[str]:
         names = [model.id for model in api.list_models(author=organization, limit=MAX_LISTED)]
     except Exception:  # noqa: BLE001 - advice only
         return []
-    by_lower = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(repository.lower(), by_lower, 3)
-    return [f"Did you mean {', '.join(by_lower[name] for name in close)}?"] if close else []
+    return humanize.did_you_mean(repository, names, 3)
 
 
 def _offline(repository: str) -> TokenizerError:

@@ -89,7 +89,7 @@ class DiskFolder:
         try:
             with os.scandir(self.path(directory)) as entries:
                 return [entry.name for entry in entries if not entry.name.endswith(TEMPORARY_SUFFIX)]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # a file may be where a directory is looked for
             return []
         except OSError as error:
             raise unreadable(self.path(directory), error) from error

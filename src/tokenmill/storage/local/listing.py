@@ -6,11 +6,12 @@ A caller can skip directories (SkippedEntry). A listing names everything it meet
 from __future__ import annotations
 
 import errno
+import functools
 import glob
 import heapq
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -155,10 +156,10 @@ def _add_file(listing: Listing, path: str, status: os.stat_result, *, is_link: b
 def match(pattern: str, skip: SkippedEntry) -> Listing:
     """The files that match a glob. A matching directory is `special`, unless the pattern has ** and searches it."""
     listing = Listing()
-    rules = _GlobRules(fixed_prefix(pattern), skip)
+    skipping = _Skipping(fixed_prefix(pattern), skip, _directory_at, is_named=True)
     skipped: dict[str, None] = {}
     for path in dict.fromkeys(glob.glob(pattern, recursive=True)):
-        directory = rules.skipped_directory(path)
+        directory = skipping.above(path)
         if directory is not None:
             skipped[directory] = None
             continue
@@ -175,38 +176,40 @@ def match(pattern: str, skip: SkippedEntry) -> Listing:
     return listing
 
 
-class _GlobRules:
-    """Finds the skipped directory that contains a path which a glob matched. Looks at each directory once."""
+class _Skipping:
+    """Finds the skipped directory that contains a path below a root. Looks at each directory once.
 
-    def __init__(self, root: str, skip: SkippedEntry) -> None:
+    A root that is only the start of a pattern (`is_named`) is not skipped itself, but names in it may be.
+    """
+
+    def __init__(
+        self, root: str, skip: SkippedEntry, directory_at: Callable[[str], Directory | None], *, is_named: bool
+    ) -> None:
         self._root = root
         self._skip = skip
-        self._start = self._directory(root or "/")
-        self._is_skipped: dict[str, bool] = {}
+        self._directory_at = functools.cache(directory_at)
+        self._is_named = is_named
 
-    def skipped_directory(self, path: str) -> str | None:
+    def above(self, path: str) -> str | None:
         """The outermost skipped directory above a path; None if the path is to be listed."""
-        name_start = len(self._root) + 1
-        slash = path.find("/", name_start)
-        name = path[name_start : slash if slash != -1 else len(path)]
-        if self._start is not None and self._skip.skips_name(self._start, name):
-            return self._start.path
-        while slash != -1:
-            above = path[:slash]
-            if above not in self._is_skipped:
-                directory = self._directory(above)
-                self._is_skipped[above] = directory is not None and self._skip.skips(directory)
-            if self._is_skipped[above]:
-                return above
-            slash = path.find("/", slash + 1)
+        for place, name in _directories_above(self._root, path):
+            directory = self._directory_at(place)
+            if directory is not None and self._skips(directory, name, is_root=place == self._root):
+                return directory.path
         return None
 
-    @staticmethod
-    def _directory(path: str) -> Directory | None:
-        try:
-            return Directory(path, identity_of(os.stat(path), path), frozenset(os.listdir(path)))
-        except OSError:
-            return None
+    def _skips(self, directory: Directory, name: str, *, is_root: bool) -> bool:
+        if self._is_named and is_root:
+            return self._skip.skips_name(directory, name)
+        return self._skip.skips(directory)
+
+
+def _directory_at(path: str) -> Directory | None:
+    path = path or "/"
+    try:
+        return Directory(path, identity_of(os.stat(path), path), frozenset(os.listdir(path)))
+    except OSError:
+        return None
 
 
 def without_skipped(root: str, files: list[FileInfo], skip: SkippedEntry, *, is_named: bool) -> Listing:
@@ -218,17 +221,8 @@ def without_skipped(root: str, files: list[FileInfo], skip: SkippedEntry, *, is_
             if skip.is_marker(name):
                 markers.add(name)
     directories = {path: Directory(path, path, frozenset(markers)) for path, markers in names.items()}
-    skipped = {
-        path for path, directory in directories.items() if skip.skips(directory) and not (is_named and path == root)
-    }
-
-    def skipped_directory(path: str) -> str | None:
-        for directory, name in _directories_above(root, path):
-            if directory in skipped or (is_named and directory == root and skip.skips_name(directories[root], name)):
-                return directory
-        return None
-
-    reasons = [skipped_directory(file.path) for file in files]
+    skipping = _Skipping(root, skip, directories.get, is_named=is_named)
+    reasons = [skipping.above(file.path) for file in files]
     kept = [file for file, reason in zip(files, reasons, strict=True) if reason is None]
     return Listing(kept, "" if is_named else root, sorted({reason for reason in reasons if reason is not None}))
 

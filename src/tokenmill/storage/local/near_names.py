@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import os
+
+from tokenmill.humanize import most_similar
 
 # A larger directory is searched only so far, because the comparison takes a while.
 MAX_ENTRIES = 10_000
 
 MAX_SUGGESTIONS = 3
-MIN_SIMILARITY = 0.6
 
 
 def did_you_mean(path: str) -> list[str]:
@@ -23,10 +23,9 @@ def did_you_mean(path: str) -> list[str]:
         folder, missing, rest = os.path.dirname(folder), os.path.basename(folder), os.path.join(missing, rest)
     try:
         with os.scandir(folder or ".") as entries:
-            names = {entry.name.lower(): entry.name for entry in itertools.islice(entries, MAX_ENTRIES)}
+            names = [entry.name for entry in itertools.islice(entries, MAX_ENTRIES)]
     except (OSError, ValueError):
         return []
-    close = difflib.get_close_matches(missing.lower(), names, MAX_SUGGESTIONS, MIN_SIMILARITY)
-    paths = [os.path.join(folder, names[name], rest).rstrip("/") for name in close]
+    paths = [os.path.join(folder, name, rest).rstrip("/") for name in most_similar(missing, names, MAX_SUGGESTIONS)]
     existing = [path for path in paths if os.path.exists(path)]
     return [f"Did you mean {' or '.join(existing)}?"] if existing else []

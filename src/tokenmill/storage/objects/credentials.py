@@ -7,12 +7,12 @@ profile. They are passed to the client and nowhere else.
 from __future__ import annotations
 
 import configparser
-import hashlib
 import os
 import re
 from typing import Any
 
 from tokenmill.errors import FAILED, StorageError
+from tokenmill.storage.digest import hash_of
 from tokenmill.system import environment
 from tokenmill.system.storage_settings import StorageSettings
 
@@ -27,7 +27,7 @@ def identity(scheme: str, settings: StorageSettings) -> str:
     """A hash of all settings of a client. It changes when keys are renewed, also those in a file."""
     values = {**settings.variables(PREFIXES[scheme]), environment.ALLOW_HTTP: str(settings.allows_http)}
     files = [(path, _version(path)) for path in _files(scheme)]
-    return hashlib.sha256(repr((sorted(values.items()), files)).encode()).hexdigest()
+    return hash_of(repr((sorted(values.items()), files)).encode())
 
 
 def location(scheme: str, settings: StorageSettings) -> tuple[str, ...]:

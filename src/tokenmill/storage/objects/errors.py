@@ -58,12 +58,13 @@ def is_final(error: BaseException) -> bool:
         return True
     if is_answer(error):
         return not re.search(r"status code: (408|429|5(?!01))", text)  # 501, not implemented, is final
-    return _no_tls(text) is not None or _asks_an_instance(text) or bool(_no_name(text) and "Temporary" not in text)
+    no_name = _NO_NAME.search(text)
+    return bool(_NO_TLS.search(text)) or _asks_an_instance(text) or bool(no_name and "Temporary" not in no_name[1])
 
 
 def is_rejection(error: BaseException) -> bool:
     """The same for a server that has answered before: its name may become resolvable again."""
-    return is_final(error) and _no_name(str(error)) is None
+    return is_final(error) and not _NO_NAME.search(str(error))
 
 
 def reason(error: BaseException) -> str:
@@ -74,7 +75,7 @@ def reason(error: BaseException) -> str:
         r"(Generic \w+ error: )|(Error performing \w+ request: )|(Error performing \S+ \S+ in .*? - )", "", rest
     )
     rest = re.sub(r"HTTP error: |https?://\S+", "", rest.partition("<")[0])
-    message = _no_name(text) or _no_tls(text) or _status(text) or _system(text) or rest
+    message = _status(text) or _network(text) or rest
     return humanize.escape_control_characters(" ".join(message.split()))[:MAX_CHARACTERS]
 
 
@@ -150,7 +151,8 @@ def _missing(url: str, error: BaseException) -> TokenmillError | None:
     kind, bucket, _ = split_url(url)
     if code(error) in MISSING_BUCKET:
         what = "container" if kind == "az" else "bucket"
-        asked = [f"asked        {host}" for host in _host(str(error))]
+        host = _host(str(error))
+        asked = [f"asked        {host}"] * bool(host)
         return StorageError(f"there is no {what} {bucket}", *asked, "Make it first, or check its name.")
     if isinstance(error, FileNotFoundError) or code(error) == "NoSuchKey":
         return SourceError(f"there is no {_shown(url)}")
@@ -204,37 +206,35 @@ def _status(text: str) -> str | None:
     return ": ".join(filter(None, [match[1].strip(), name, message if message != name else ""]))
 
 
-def _host(text: str) -> list[str]:
-    """The host and port of the server, as a list of one; empty if the error does not name it."""
+def _host(text: str) -> str:
+    """The host and port of the server; empty if the error does not name it."""
     match = re.search(r"Error performing \w+ (https?://\S+) in ", text)
-    return [urlsplit(match[1]).netloc.rpartition("@")[2]] if match else []
+    return urlsplit(match[1]).netloc.rpartition("@")[2] if match else ""
 
 
-def _no_name(text: str) -> str | None:
-    match = re.search(r'failed to lookup address information: ([^"]*)"', text)
-    name = re.sub(":[0-9]+$", "", " ".join(_host(text)))
-    return f"the name {name} cannot be resolved: {match[1]}" if match else None
+_NO_NAME = re.compile(r'failed to lookup address information: ([^"]*)"')
+_NO_TLS = re.compile(r"InvalidMessage\(\s*InvalidContentType|WRONG_VERSION_NUMBER|wrong version number")
+_SYSTEM = r'Os \{\s*code: [0-9]+,\s*kind: \w+,\s*message: "([^"]*)"'
+# What failed without an answer: what the client's text has, and the sentence. The first one that fits counts.
+_NETWORK = (
+    (_NO_NAME, "the name {name} cannot be resolved: {detail}"),
+    (_NO_TLS, "no TLS at {host}: is it http://?"),
+    (re.compile(r"InvalidCertificate\(\s*(\w+)"), "the certificate of {host} is not accepted: {detail}"),
+    (re.compile(rf"(?s)(?=.*tcp connect error).*?{_SYSTEM}"), "no server answers at {host}: {detail}"),
+    (re.compile(r"\bTimedOut\b|kind: Timeout|operation timed out"), "{host} does not answer in time"),
+    (re.compile(_SYSTEM), "the connection to {host} broke: {detail}"),
+    (re.compile("HTTP error"), "the connection to {host} broke"),
+)
 
 
-def _no_tls(text: str) -> str | None:
-    wrong = re.search(r"InvalidMessage\(\s*InvalidContentType|WRONG_VERSION_NUMBER|wrong version number", text)
-    return f"no TLS at {' '.join(_host(text))}: is it http://?" if wrong else None
-
-
-def _system(text: str) -> str | None:
-    """The message of the system for a connection that failed or broke."""
-    host = " ".join(_host(text))
-    certificate = re.search(r"InvalidCertificate\(\s*(\w+)", text)
-    if certificate:
-        return f"the certificate of {host} is not accepted: {certificate[1]}"
-    system = re.search(r'Os \{\s*code: [0-9]+,\s*kind: \w+,\s*message: "([^"]*)"', text)
-    if "tcp connect error" in text and system:
-        return f"no server answers at {host}: {system[1]}"
-    if re.search(r"\bTimedOut\b|kind: Timeout|operation timed out", text):
-        return f"{host} does not answer in time" if host else "no answer in time"
-    if system and host:
-        return f"the connection to {host} broke: {system[1]}"
-    return f"the connection to {host} broke" if host and "HTTP error" in text else None
+def _network(text: str) -> str | None:
+    """What failed on the way to the server."""
+    host = _host(text)
+    for pattern, sentence in _NETWORK:
+        if (match := pattern.search(text)) and (host or pattern is not _NETWORK[-1][0]):
+            detail = match[1] if match.groups() else ""
+            return sentence.format(host=host or "the server", name=re.sub(":[0-9]+$", "", host), detail=detail)
+    return None
 
 
 def _other_region(error: BaseException) -> str | None:

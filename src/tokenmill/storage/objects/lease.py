@@ -7,7 +7,6 @@ object has not changed for STALE_SECONDS. A process on the same machine sees at 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import secrets
 import socket
@@ -17,6 +16,7 @@ import time
 import pyarrow as pa
 
 from tokenmill.errors import TokenmillError
+from tokenmill.storage.digest import hash_of
 from tokenmill.storage.folder import Folder
 
 RENEW_SECONDS = 10.0  # between two writes of the holder
@@ -96,7 +96,7 @@ def _machine() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read()
-        return hashlib.sha256(f"{boot}{os.readlink('/proc/self/ns/pid')}".encode()).hexdigest()[:16]
+        return hash_of(f"{boot}{os.readlink('/proc/self/ns/pid')}".encode())[:16]
     except OSError:
         return "-"
 

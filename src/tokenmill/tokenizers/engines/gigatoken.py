@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenmill.errors import TokenizerError
+from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.tokenizers.cutting import ByteArray, Cutter, crosses_safe_cuts, cut_long_documents
-from tokenmill.tokenizers.engines.protocol import Encoded, Offsets, is_refusal, narrowed, text_buffers
+from tokenmill.tokenizers.engines.protocol import Encoded, Offsets, narrowed, raising
 from tokenmill.tokenizers.gigatoken_support import TIKTOKEN_SCHEMES, natively_matched
 from tokenmill.tokenizers.split_patterns import flatten, recognize_splitter
 from tokenmill.tokenizers.unicode_gap import NFC_GAP, SPLIT_GAP
@@ -54,16 +55,9 @@ class GigatokenEngine:
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
         """The tokens of each document. Uses gigatoken's thread pool only after `use_threads`."""
-        try:
-            return self._encode(text)
-        except BaseException as error:
-            if isinstance(error, TokenizerError) or not is_refusal(error):
-                raise
-            raise EngineFailed(f"gigatoken failed on a batch of documents ({str(error)[:200]})") from error
-
-    def _encode(self, text: pa.LargeStringArray) -> Encoded:
         data, offsets = text_buffers(text)
-        return self._cutter.encode(data, offsets, lambda slices: self._encode_slices(data, slices))
+        with raising(lambda error: EngineFailed(f"gigatoken failed on a batch of documents ({str(error)[:200]})")):
+            return self._cutter.encode(data, offsets, lambda slices: self._encode_slices(data, slices))
 
     def use_threads(self, threads: int) -> None:
         """Share large batches among this many threads. Only for a process that has not used gigatoken's pool yet."""
@@ -98,12 +92,9 @@ class GigatokenEngine:
         self._tokenizer = self._build()
 
     def _build(self) -> Any:
-        try:
+        refusal = f"gigatoken does not support {self._spec.name}"
+        with raising(lambda error: TokenizerError(refusal, str(error)[:200])):  # its Rust code may panic
             return self._load()
-        except BaseException as error:  # the library raises many types, and its Rust code may panic
-            if not is_refusal(error):
-                raise
-            raise TokenizerError(f"gigatoken does not support {self._spec.name}", str(error)[:200]) from error
 
     def _adapt(self, content: dict[str, Any]) -> bytes:
         """The tokenizer.json for gigatoken: without the tokens that the cutter matches, and split as gigatoken can."""

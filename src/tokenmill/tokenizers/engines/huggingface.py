@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenmill.errors import TokenizerError
-from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded, Tokens, is_refusal, narrowed
+from tokenmill.tokenizers.engines.protocol import Encoded, Tokens, encode_documents, raising
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,42 +29,20 @@ class HuggingFaceEngine:
 
     def __init__(self, spec: TokenizerSpec, content: bytes) -> None:
         self._spec = spec
-        try:
+        with raising(lambda error: TokenizerError(f"{spec.name} is not a tokenizer.json", str(error))):
             self._encode_batch = _load(content, encode_special=not spec.parse_special)
-        except BaseException as error:  # the library raises bare Exception, and its Rust code may panic
-            if not is_refusal(error):
-                raise
-            raise TokenizerError(f"{spec.name} is not a tokenizer.json", str(error)) from error
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
         """Equal to `tokenizers` with `add_special_tokens=False` and `encode_special_tokens=not parse_special`."""
-        texts = text.to_pylist()
-        try:
-            documents = self._encode(texts)
-        except BaseException as error:
-            if not is_refusal(error):
-                raise
-            self._name_failure(texts)
-            raise
-        return Encoded.join(self._spec, documents)
+        return encode_documents(self._spec, self.name, text.to_pylist(), self._encode)
 
     def _encode(self, texts: list[str]) -> list[Tokens]:
         with _one_thread:
-            return [narrowed(self._spec, tokens) for tokens in self._encode_batch(texts)]
-
-    def _name_failure(self, texts: list[str]) -> None:
-        """Encode documents one by one, and raise CannotEncode for the first on which the library fails."""
-        for position, text in enumerate(texts):
-            try:
-                self._encode([text])
-            except BaseException as error:
-                if not is_refusal(error):
-                    raise
-                raise CannotEncode.at(position, self.name, error) from error
+            return self._encode_batch(texts)
 
 
 def _load(content: bytes, *, encode_special: bool) -> Callable[[list[str]], list[Tokens]]:
-    """The function of `tokenizers` that encodes texts, for the interfaces of versions 0.x and 1.x."""
+    """The function of `tokenizers` that encodes texts. The gate tests the next version, whose interface is another."""
     import tokenizers  # noqa: PLC0415 - heavy, and needed by this engine only
 
     if hasattr(tokenizers.Tokenizer, "from_str"):

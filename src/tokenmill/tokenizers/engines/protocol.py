@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -61,22 +63,44 @@ class CannotEncode(TokenizerError):  # noqa: N818 - the name is written to logs 
 
     position = 0
 
-    @classmethod
-    def at(cls, position: int, engine: str, error: BaseException) -> CannotEncode:
-        """The error for an exception that a library raised on one document."""
-        reason = str(error).partition("\n")[0][:200] or type(error).__name__
-        failure = cls(f"{engine} cannot encode the document ({reason})")
-        failure.position = position
-        return failure
 
+@contextlib.contextmanager
+def raising(refusal: Callable[[BaseException], TokenizerError]) -> Iterator[None]:
+    """Raise the error that `refusal` makes if a library fails on its input, with any exception except MemoryError.
 
-def is_refusal(error: BaseException) -> bool:
-    """Whether a library failed on its input: any exception except MemoryError, or a panic of its Rust code.
-
-    pyo3 raises a panic as `PanicException`, which is not an `Exception` and cannot be imported.
+    pyo3 raises a panic of Rust code as `PanicException`, which is not an `Exception` and cannot be imported.
     """
-    is_panic = type(error).__name__ == "PanicException"
-    return is_panic or (isinstance(error, Exception) and not isinstance(error, MemoryError))
+    try:
+        yield
+    except (TokenizerError, MemoryError):
+        raise
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise refusal(error) from error
+        raise
+
+
+def encode_documents(
+    spec: TokenizerSpec, engine: str, texts: list[str], encode: Callable[[list[str]], list[Tokens]]
+) -> Encoded:
+    """The tokens of documents by a reference. Raises CannotEncode for the first one on which `encode` fails."""
+
+    def refusal(error: BaseException) -> CannotEncode:
+        reason = str(error).partition("\n")[0][:200] or type(error).__name__
+        return CannotEncode(f"{engine} cannot encode the document ({reason})")
+
+    try:
+        with raising(refusal):
+            return Encoded.join(spec, [narrowed(spec, tokens) for tokens in encode(texts)])
+    except CannotEncode as of_batch:
+        for position, text in enumerate(texts):
+            try:
+                with raising(refusal):
+                    encode([text])
+            except CannotEncode as failure:
+                failure.position = position
+                raise
+        raise of_batch.__cause__ or of_batch from None  # no document to blame
 
 
 class Engine(Protocol):
@@ -87,12 +111,3 @@ class Engine(Protocol):
     def encode(self, text: pa.LargeStringArray) -> Encoded:
         """The tokens of each document; `text` has no nulls and is valid UTF-8. The reference raises CannotEncode."""
         ...
-
-
-def text_buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint8], Offsets]:
-    """The bytes of a string array, and the offsets of its documents, which start at 0."""
-    _, offsets, data = text.buffers()
-    if len(text) == 0 or data is None:
-        return np.empty(0, np.uint8), np.zeros(len(text) + 1, np.int64)
-    own = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text) + 1]
-    return np.frombuffer(data, np.uint8)[own[0] : own[-1]], own - own[0]

@@ -8,7 +8,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from tokenmill.errors import TokenizerError
-from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded, Tokens, is_refusal, narrowed
+from tokenmill.tokenizers.engines.protocol import Encoded, Tokens, encode_documents, raising
 from tokenmill.tokenizers.vocabularies import PUBLISHED
 
 if TYPE_CHECKING:
@@ -28,28 +28,17 @@ class TiktokenEngine:
         self._spec = spec
         ranks = parse_ranks(content, spec.name)
         special = spec.special_tokens if spec.parse_special else {}
-        try:
+        with raising(lambda error: TokenizerError(f"tiktoken cannot load {spec.name}", str(error))):
             self._encoding = tiktoken.Encoding(
                 spec.name, pat_str=spec.pattern or "", mergeable_ranks=ranks, special_tokens=special
             )
-        except BaseException as error:
-            if not is_refusal(error):
-                raise
-            raise TokenizerError(f"tiktoken cannot load {spec.name}", str(error)) from error
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
         """Equal to `encode_ordinary` for every document, or to `encode(allowed_special="all")`."""
-        documents = [self._encode_one(position, document.as_py()) for position, document in enumerate(text)]
-        return Encoded.join(self._spec, documents)
+        return encode_documents(self._spec, self.name, text.to_pylist(), self._encode)
 
-    def _encode_one(self, position: int, document: str) -> Tokens:
-        try:
-            tokens = self._encoding.encode_to_numpy(document, allowed_special="all")
-        except BaseException as error:
-            if not is_refusal(error):
-                raise
-            raise CannotEncode.at(position, self.name, error) from error
-        return narrowed(self._spec, tokens)
+    def _encode(self, texts: list[str]) -> list[Tokens]:
+        return [self._encoding.encode_to_numpy(text, allowed_special="all") for text in texts]
 
 
 def parse_ranks(data: bytes, origin: str) -> dict[bytes, int]:

@@ -1,0 +1,1 @@
+"""How documents leave a complete store: select, find, claim, reconcile, check. `store/chain.py` has the records."""

@@ -1,0 +1,118 @@
+"""Erase documents of a complete store: finish what is claimed, find, claim, reconcile; again until the request is done.
+
+The next change can be claimed only when the last one is done. So claims have one order, and every file that a process
+may write is named by a claim that existed before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.erasure.claim import ErasureRequest, deny_list, publish_claim
+from tokenmill.erasure.find import Found, find
+from tokenmill.erasure.reconcile import UnitFiles, reconcile
+from tokenmill.erasure.select import ONE_SELECTOR, Selector, not_found
+from tokenmill.errors import CORRUPT, TRY_AGAIN, JobChanged, TokenmillError, UsageError
+from tokenmill.executors.fan_out import FanOut
+from tokenmill.pipeline.planning.freeze import FrozenRun, load_existing
+from tokenmill.pipeline.unit.documents import WorkerLimits
+from tokenmill.storage import Folder
+from tokenmill.storage.digest import hash_of
+from tokenmill.store.chain import Claim, Head, read_claim, read_head, require_done, table_file
+from tokenmill.store.job import Run
+from tokenmill.store.manifest import read_manifest
+
+MAX_ROUNDS = 50
+"""How often an erasure begins again because other processes change the store."""
+
+
+@dataclass(slots=True)
+class Erasure:
+    """One call of `erase`. `missing` are the values that match nothing, as far as this call has looked."""
+
+    folder: Folder
+    run: Run
+    request: str
+    reason: str
+    limits: WorkerLimits
+    fan_out: FanOut
+    missing: list[str] = field(default_factory=list)
+
+    def erase(self, selector: Selector | None) -> tuple[Head, Claim]:
+        """Erase what a selector names; without one, finish the request. Returns the head, and the claim."""
+        for _ in range(MAX_ROUNDS):
+            head = self.head()
+            if (number := self._number(head)) is not None:
+                claim, _ = read_claim(self.folder, number)
+                self._refuse_other(claim, selector, head)
+                return reconcile(self.folder, self.run, self.fan_out), claim
+            if not head.is_done:
+                reconcile(self.folder, self.run, self.fan_out)
+            elif selector is None:
+                raise UsageError(f"there is no request {self.request} in {self.folder.root}", ONE_SELECTOR)
+            else:
+                self._claim(selector, head)
+        raise TokenmillError(f"other processes change {self.folder.root} all the time", exit_code=TRY_AGAIN)
+
+    def preview(self, selector: Selector) -> Found:
+        """Find the documents, and change nothing."""
+        head = self.head()
+        require_done(self.folder, head)
+        return self._find(selector, head)
+
+    def head(self) -> Head:
+        """The head of the store."""
+        return read_head(self.folder, read_manifest(self.folder, self.run))
+
+    def _number(self, head: Head) -> int | None:
+        """The number of the change that this request has made; None if it has made none."""
+        return next((n for n, change in enumerate(head.history, 1) if change.request == self.request), None)
+
+    def _claim(self, selector: Selector, head: Head) -> None:
+        """Find the documents and claim the change. Does nothing if another process changes the store meanwhile."""
+        try:
+            found = self._find(selector, head)
+        except TokenmillError as error:
+            if error.exit_code not in {CORRUPT, TRY_AGAIN} or not self._is_repaired(head):
+                raise
+            return
+        request = ErasureRequest(self.request, self.reason, datetime.now(UTC).isoformat(timespec="microseconds"))
+        publish_claim(self.folder, head, read_manifest(self.folder, self.run), selector, found, request)
+
+    def _is_repaired(self, head: Head) -> bool:
+        """Whether a file that could not be read may be there now: another process went on, or it was made again."""
+        now = self.head()
+        if (now.version, now.is_done) != (head.version, head.is_done):
+            return True
+        before = UnitFiles.list(self.folder, self.run)
+        reconcile(self.folder, self.run, self.fan_out)
+        return UnitFiles.list(self.folder, self.run) != before
+
+    def _find(self, selector: Selector, head: Head) -> Found:
+        frozen: FrozenRun = replace(load_existing(self.folder, self.run), head=head)
+        found = find(self.folder, frozen, selector.rules(), self._tokens(), self.limits, self.fan_out)
+        self.missing = not_found(selector.rules(), found.matched, found.named)
+        return found
+
+    def _tokens(self) -> npt.NDArray[np.int64]:
+        tokens: npt.NDArray[np.int64] = read_manifest(self.folder, self.run)["tokens"].to_numpy()
+        return tokens
+
+    def _refuse_other(self, claim: Claim, selector: Selector | None, head: Head) -> None:
+        """Refuse a request that was made with another selector. A list that was lost is written again."""
+        if selector is None:
+            return
+        data, name = deny_list(selector, head), table_file(claim.number, "deny", claim.selector_hash)
+        if hash_of(data) != claim.selector_hash:
+            raise JobChanged(
+                f"the request {self.request} has another selector",
+                f"selector     was {claim.selector}, is now {selector.options}",
+                "Use another --request.",
+            )
+        if not self.folder.exists(name):
+            with self.folder.publish(name) as file:
+                file.write(data)

@@ -1,0 +1,215 @@
+"""Make the files of shards agree with their manifest, and say which files they have after an erasure. In a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from tokenmill.errors import CorruptStore
+from tokenmill.exports import records
+from tokenmill.exports.documents import DocumentTable
+from tokenmill.exports.erased_documents import ErasedDocuments
+from tokenmill.exports.file_checks import damaged
+from tokenmill.exports.formats import find_format
+from tokenmill.exports.formats.protocol import Content, Format, Shard, ShardData, WrittenFile
+from tokenmill.exports.job import ExportJob
+from tokenmill.exports.kept_columns import conform
+from tokenmill.exports.shards import Counts, ShardTask
+from tokenmill.exports.write_shard import make_shard
+from tokenmill.storage import Folder, folder_at
+from tokenmill.storage.checksum import xxh3_of
+from tokenmill.store import tables
+from tokenmill.store.kept import nulled
+from tokenmill.store.run import require_run
+
+COPY_BYTES = 8 << 20
+"""The bytes that are copied at once where an object has to be written again."""
+
+Files = tuple[WrittenFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvergeShards:
+    """Converges the shards of one file, or one shard. Erasing twice is erasing once, so it may be repeated.
+
+    `recorded` are the documents that the manifest's files do not hold, `wanted` those that they may not hold. Their
+    tokens are replaced by `token`. With `check`, a command that erases, nothing is written.
+    """
+
+    out: str
+    job: ExportJob
+    recorded: ErasedDocuments
+    wanted: ErasedDocuments
+    token: int
+    check: str = ""
+
+    def __call__(self, items: tuple[tuple[ShardTask, Files], ...]) -> dict[int, Files]:
+        """Take shards with the files in the manifest. Return their files without the wanted documents.
+
+        Shards without such a document are left out. Raises CorruptStore if a shard is neither as the manifest
+        describes it, nor becomes so by erasing.
+        """
+        found = ((task.shard, self._converge(task, files)) for task, files in items)
+        return {shard: files for shard, files in found if files is not None}
+
+    def _converge(self, task: ShardTask, files: Files) -> Files | None:
+        folder = folder_at(self.out)
+        documents = records.read_origins(folder, task.shard)
+        indices = self.wanted.among(documents)
+        if not len(indices):
+            return None
+        format_ = find_format(self.job.format)
+        shard = make_shard(self.job, task, source_paths(self.wanted.directories))
+        cut = records.read(folder, task.shard).cut
+        data = _read(folder, shard, task, self.job)
+        if not _is_as_written(folder, shard, files):
+            before = self._erased(data, documents, self.recorded.among(documents), cut)
+            if _write(ChecksumFolder(folder), format_, shard, before, documents) != files:
+                raise damaged(folder, files[0].name, "it is not as it was written")
+            if not self.check:
+                _replace(folder, format_, shard, before, documents)
+        after = self._erased(data, documents, indices, cut)
+        columns = [] if data.columns is None else data.columns.take(pa.array(indices)).columns
+        if np.array_equal(data.tokens, after.tokens) and all(one.null_count == len(one) for one in columns):
+            return files
+        if self.check:
+            headline = f"{folder.path(files[0].name)} holds tokens or values of documents that were erased"
+            raise CorruptStore(headline, f"Run this command: {self.check}")
+        return _write(ChecksumFolder(folder), format_, shard, after, documents)
+
+    def _erased(self, data: ShardData, documents: DocumentTable, indices: Counts, cut: int) -> ShardData:
+        """The shard without the tokens and the values of some documents."""
+        tokens = np.array(data.tokens)
+        for first, last in token_ranges(self.job, documents, indices, cut, len(tokens)):
+            tokens[first:last] = self.token
+        is_erased = np.zeros(len(documents.lengths), np.int64)
+        is_erased[indices] = 1
+        columns = None if data.columns is None else nulled(data.columns, is_erased)
+        return ShardData(tokens, data.lengths, columns)
+
+
+def token_ranges(
+    job: ExportJob, documents: DocumentTable, indices: Counts, cut: int, tokens: int
+) -> list[tuple[int, int]]:
+    """The tokens of a shard that belong to these documents, without an end token that precedes them.
+
+    With end tokens before the documents, the stream is one token late. Then the first token of a shard belongs to its
+    first document only if that began in an earlier shard.
+    """
+    ends = np.cumsum(documents.lengths)
+    begins = ends - documents.lengths
+    delay = int(job.end == "prepended" and job.end_token is not None)
+    ranges = []
+    for index in indices.tolist():
+        first = int(begins[index]) + (0 if index == 0 and cut else delay)
+        ranges.append((first, min(int(ends[index]) + delay, tokens)))
+    return [(first, last) for first, last in ranges if first < last]
+
+
+@functools.lru_cache(maxsize=1)
+def source_paths(stores: tuple[str, ...]) -> pa.Array:
+    """The paths of the sources of all stores."""
+    folders = [folder_at(directory) for directory in stores]
+    return pa.concat_arrays(
+        [tables.read_sources(folder, require_run(folder))["path"].combine_chunks() for folder in folders]
+    )
+
+
+def _region(shard: Shard) -> tuple[int, int]:
+    """The first byte of a shard in its file, and the size of the file; both are 0 if the file is of this shard only."""
+    size = np.dtype(shard.dtype).itemsize
+    return (0, 0) if shard.region is None else (shard.region.position * size, shard.region.file_tokens * size)
+
+
+def _is_as_written(folder: Folder, shard: Shard, files: Files) -> bool:
+    start, _ = _region(shard)
+    sizes = [(file, file.bytes if shard.region is None else _region(shard)[1]) for file in files]
+    if any(folder.size(file.name) != size for file, size in sizes):
+        return False
+    return all(xxh3_of(folder, file.name, start, file.bytes) == file.xxh3 for file in files)
+
+
+def _read(folder: Folder, shard: Shard, task: ShardTask, job: ExportJob) -> ShardData:
+    """The shard as it is in its file."""
+    format_ = find_format(job.format)
+    names = format_.files(shard)
+    if shard.region is None:
+        data = format_.read(folder, names, job.dtype)
+    else:
+        dtype = np.dtype(job.dtype).newbyteorder("<")
+        content = folder.ranges.read_at(names[0], _region(shard)[0], task.tokens * dtype.itemsize)
+        data = ShardData(np.frombuffer(content, dtype))
+    if len(data.tokens) != task.tokens:
+        raise CorruptStore(f"{folder.path(names[0])} does not have the tokens of its record")
+    if ([] if data.columns is None else data.columns.column_names) != [column.name for column in job.with_columns]:
+        raise CorruptStore(f"{folder.path(names[0])} does not have the columns of its export")
+    return data
+
+
+def _write(
+    folder: Folder | ChecksumFolder, format_: Format, shard: Shard, data: ShardData, documents: DocumentTable
+) -> Files:
+    """Write the files of a shard."""
+    values = conform(data.columns, len(documents.lengths), shard.with_columns)
+
+    def columns(start: int, stop: int) -> pa.Table:
+        return values.slice(start, stop - start)
+
+    content = Content(documents.lengths, documents.source, documents.row, iter([data.tokens]), columns)
+    return format_.write(folder, shard, content)  # type: ignore[arg-type]
+
+
+def _replace(folder: Folder, format_: Format, shard: Shard, data: ShardData, documents: DocumentTable) -> None:
+    """Write the files of a shard. An object that has other shards, too, is written again."""
+    start, size = _region(shard)
+    if not (folder.is_remote and size):
+        _write(folder, format_, shard, data, documents)
+        folder.sync_directory(shard.folder)
+        return
+    name = format_.files(shard)[0]
+    new = np.ascontiguousarray(data.tokens, data.tokens.dtype.newbyteorder("<")).view(np.uint8)
+    with folder.publish(name) as file:
+        for begin in range(0, size, COPY_BYTES):
+            chunk = np.frombuffer(folder.ranges.read_at(name, begin, min(COPY_BYTES, size - begin)), np.uint8).copy()
+            low, high = max(start, begin), min(start + len(new), begin + len(chunk))
+            if low < high:
+                chunk[low - begin : high - begin] = new[low - start : high - start]
+            file.write(chunk.data)
+
+
+class _NoFile:
+    """A file that keeps nothing."""
+
+    closed = False
+
+    def write(self, data: bytes | memoryview) -> int:
+        return memoryview(data).nbytes
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+
+class ChecksumFolder:
+    """A folder to which a format can write a shard only for its checksums."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.root = folder.root
+        self.path = folder.path
+        self.regions = self
+
+    @contextlib.contextmanager
+    def publish(self, name: str, **_: Any) -> Iterator[BinaryIO]:
+        """Yield a file that keeps nothing."""
+        del name
+        yield _NoFile()  # type: ignore[misc]
+
+    def write(self, name: str, size: int, start: int) -> contextlib.AbstractContextManager[BinaryIO]:
+        """The same for a region of a file."""
+        del size, start
+        return self.publish(name)

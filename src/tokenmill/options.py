@@ -1,0 +1,250 @@
+"""The options of `prepare`, `plan` and `export`, each declared once.
+
+From a field follow the option of the command, the keyword in Python and what both say about it, the key in a job file,
+and the field of the request. Records by what an option decides: the job (the bytes of a store), shards, or the run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from tokenmill.system.arguments import option, required
+
+if TYPE_CHECKING:
+    from tokenmill.executors.outcomes import Pool
+    from tokenmill.executors.progress import Reporter
+    from tokenmill.tokenizers.objects import TokenizerObject
+else:  # objects whose types are not checked, so that no module is loaded for them
+    Pool = Reporter = TokenizerObject = Any
+
+# A path or an address. Write an address such as s3://bucket/run as a str: a Path would drop a slash.
+StrPath = str | os.PathLike[str]
+
+# One store, or several that are read as one.
+Stores = StrPath | Sequence[StrPath]
+
+EngineName = Literal["auto", "gigatoken", "tiktoken", "tokenizers"]
+BadDocumentAction = Literal["quarantine", "fail"]
+Dedup = Literal["exact", "none"]
+EndTokenPosition = Literal["appended", "prepended"]
+Null = Literal["skip", "empty"]
+Special = Literal["text", "parse", "refuse"]
+Tail = Literal["keep", "drop", "merge"]
+TemplateSpecial = Literal["parse", "text"]
+TokenType = Literal["uint16", "int32", "uint32"]
+
+_text = partial(option, heading="Text and tokenizer")
+_columns = partial(option, heading="Columns")
+_selection = partial(option, heading="Selection")
+_output = partial(option, heading="Output")
+_shards = partial(option, heading="Exports")
+_machine = partial(option, heading="Machine")
+_clusters = partial(option, heading="Clusters")
+_bad_documents = partial(option, heading="Bad documents")
+_resuming = partial(option, heading="Resuming")
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What decides the tokens of a store, and where it is."""
+
+    sources: StrPath | Sequence[StrPath] = option(
+        "Files, directories, globs or addresses, or the name of a dataset.", default=(), repeatable=True
+    )
+    _: KW_ONLY
+    tokenizer: StrPath | TokenizerObject | Sequence[StrPath | TokenizerObject] | None = _text(
+        "gpt2, cl100k_base, ...; a model on the Hub (ORG/MODEL[@REVISION]); a .tiktoken file; a tokenizer.json or its "
+        "directory. Several: one store for each, DIR/T.",
+        metavar="T",
+        short="t",
+        repeatable=True,
+        python="Also a tokenizer of `tokenizers`, `tiktoken` or `transformers`.",
+    )
+    out: StrPath | None = _output(
+        "Directory of the store. An unfinished run in it is resumed.", metavar="DIR", short="o"
+    )
+    job: StrPath | None = _output("A file of options, in TOML. Options that are given beside it win.", metavar="FILE")
+    like: StrPath | None = _text(
+        "A store: take its tokenizer, bos, eot and all options about text. none switches one off: --keep none. Both "
+        "stores can be read together.",
+        metavar="DIR",
+    )
+    version: str | None = _text("Version of a named dataset; `tokenmill datasets` lists them.", metavar="V")
+    split: str | Sequence[str] = _text(
+        "Split to read of a directory or Hub dataset that has several. all takes all of them.",
+        default=(),
+        metavar="NAME",
+        repeatable=True,
+    )
+    config: str | None = _text("Config to read of such a dataset.", metavar="NAME", unset="its card's default")
+    engine: EngineName = _text("Library that tokenizes. All give the same tokens.", default="auto")
+    eot: str | int | None = _text(
+        "Token after each document: an id, its text, or none.", metavar="ID", unset="the tokenizer's end-of-text token"
+    )
+    bos: str | int | None = _text("Token before each document: an id, its text, or none.", metavar="ID", unset="none")
+    column: str | None = _columns(
+        "Column with the text, or a path of fields such as data.text.",
+        metavar="NAME",
+        unset="text, or the named dataset's own",
+        of_store=True,
+    )
+    separator: str | None = _columns(
+        "Document separator in .txt files, such as '\\n\\n'.",
+        metavar="TEXT",
+        unset="each file is one document",
+        escapes=True,
+        of_store=True,
+        can_be_off=True,
+    )
+    join: str | None = _columns(
+        "Between strings of a list.", metavar="TEXT", unset="\\n", escapes=True, can_be_off=True
+    )
+    template: str | None = _columns(
+        "Several columns as one text: '{title}\\n\\n{text}'.",
+        metavar="TEXT",
+        escapes=True,
+        of_store=True,
+        can_be_off=True,
+    )
+    null: Null | None = _columns(
+        "A null in a column of the template: skip the row, or empty text.", unset="skip", of_store=True
+    )
+    special: Special | None = _columns(
+        "Special tokens that columns spell: text, the token, or a bad document.", unset="text", of_store=True
+    )
+    template_special: TemplateSpecial | None = _columns(
+        "Special tokens that the template spells: the token, or text. Needed if it spells one.", of_store=True
+    )
+    keep: str | Sequence[str] | None = _columns(
+        "Columns of the sources to keep in the store, such as id,url.", metavar="NAMES", can_be_off=True
+    )
+    deny: StrPath | None = _selection(
+        "Leave out rows: a file of JSON Lines names value, host or row; a store, all that was erased in it.",
+        metavar="FILE|DIR",
+        of_store=True,
+        can_be_off=True,
+    )
+    where: str | None = _selection(
+        "Filter on columns: \"language = 'en' and score > 0.8\".", metavar="EXPR", can_be_off=True
+    )
+    dedup: Dedup | None = _selection(
+        "Leave out documents whose text is equal to that of an earlier one.", can_be_off=True
+    )
+    min_tokens: str | int | None = _selection("Leave out documents with fewer tokens.", metavar="N", can_be_off=True)
+    max_tokens: str | int | None = _selection("Leave out documents with more tokens.", metavar="N", can_be_off=True)
+    unit_bytes: str | int | None = _machine(
+        "Text per unit of work.", metavar="SIZE", unset="1 to 64 MiB, by corpus size"
+    )
+    limit_units: int | None = _machine("Do only the first N units, for a trial.", metavar="N", least=1)
+    max_document_bytes: str | int | None = _bad_documents(
+        "A longer document is bad. Fixed for the store.", metavar="SIZE", unset="32 MiB", of_store=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardOptions:
+    """What decides the files of an export, and `prepare` takes, too."""
+
+    val: str | float | None = _shards(
+        "Validation split: a fraction of documents (0.01 or 1%), split:NAME (a split of the sources), first-shard, or "
+        "none.",
+        metavar="V",
+        unset="by format",
+    )
+    shuffle: int | None = _shards("Shuffle all documents with this seed, such as 1337.", metavar="SEED")
+    shard_tokens: str | int | None = _shards("Tokens per shard, such as 100M.", metavar="N", unset="by format")
+    tail: Tail | None = _shards(
+        "Last shard, if it is not full: keep it, drop it, or merge it with the one before.", unset="by format"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Where the work runs and what it may use. Nothing of it changes a byte."""
+
+    workers: int | None = _machine("Worker processes.", metavar="N", unset="one per core", least=1)
+    memory: str | int | None = _machine(
+        "Memory budget per machine, such as 8GB.", metavar="SIZE", unset="70 % of available"
+    )
+    force: bool = _machine("Start even if the disk seems too small.", default=False)
+    on: str = _clusters(
+        "Where the work runs: local, ray (the cluster of this machine), or ray://HOST:PORT.",
+        default="local",
+        metavar="EXECUTOR",
+    )
+    reporter: Reporter | None = option(
+        "Receives progress and notices.", unset="a bar in a terminal or notebook, otherwise nothing is shown"
+    )
+    executor: Pool | None = option("Running workers to use instead of new ones.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareOptions(RunOptions, ShardOptions, JobOptions):
+    """The options of `prepare` and `plan`."""
+
+    to: str | Sequence[str] = _shards(
+        "Also export to DIR/FORMAT. `tokenmill export` has more options.",
+        default=(),
+        metavar="FORMAT",
+        repeatable=True,
+    )
+    metrics: StrPath | None = _machine("Metrics for Prometheus, replaced every few seconds.", metavar="FILE")
+    rank: int | None = _clusters(
+        "Number of this process, from 0, if several share the work.",
+        metavar="I",
+        unset="set by Slurm or Kubernetes",
+        least=0,
+    )
+    of: int | None = _clusters("Number of processes that share the work.", metavar="N", least=1)
+    on_bad: BadDocumentAction = _bad_documents(
+        "On a bad document: record it in DIR/quarantine.jsonl, or fail.", default="quarantine"
+    )
+    max_bad: str | float = _bad_documents("Fail with more bad documents than this.", default="0.1%", metavar="FRACTION")
+    max_skipped: str | float = _bad_documents(
+        "Fail with more rows without text than this: null, or without the column.", default="1%", metavar="FRACTION"
+    )
+    document_timeout: str | float = _bad_documents(
+        "A document that takes longer to tokenize is bad.", default=600, metavar="SECONDS"
+    )
+    quarantine_text: bool = _bad_documents("Also record the text of bad documents.", default=False)
+    retry_quarantine: bool = _resuming("Redo the units that have documents in quarantine.", default=False)
+    repair: bool = _resuming("Check the content of every part, and redo damaged parts.", default=False)
+    moved: str | Sequence[str] = _resuming(
+        "New path of a source or of a directory of sources.", default=(), metavar="OLD=NEW", repeatable=True
+    )
+
+
+@dataclass(frozen=True)
+class ExportOptions(RunOptions, ShardOptions):
+    """The options of `export`."""
+
+    directory: Stores = field(
+        metadata=required(
+            "The store. Several are exported as one, in this order: with one split and one shuffle over all of them. "
+            "A recipe, a file that ends in .toml or .json, is exported as the tokens that its stages read, in whole "
+            "documents, shuffled."
+        ),
+    )
+    _: KW_ONLY
+    to: str = field(
+        metadata=required("Format of the files; `tokenmill formats` lists them.", heading="Exports", metavar="FORMAT")
+    )
+    out: StrPath | None = _output(
+        "Directory of the files. A recipe needs it.", metavar="DIR2", short="o", unset="FORMAT in the last DIR"
+    )
+    eot_position: EndTokenPosition | None = _shards(
+        "Where the eot token is: appended to each document or prepended.", unset="by format"
+    )
+    dtype: TokenType | None = _shards("Type of the tokens.", unset="by vocabulary")
+    sequence_tokens: str | int | None = _shards("Tokens per sequence, for mds.", metavar="N", unset="2048")
+    name: str | None = _shards("Start of the file names, for llmc, build-nanogpt and megatron.", metavar="NAME")
+    columns: str | None = _shards("Column of the tokens, for parquet.", metavar="NAME", unset="input_ids")
+    with_columns: str | Sequence[str] | None = _shards(
+        "Kept columns of the store to add to the files, for parquet. Erased documents have no values in them.",
+        metavar="A,B,...",
+        unset="none",
+    )
