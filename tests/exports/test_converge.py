@@ -217,6 +217,7 @@ def test_an_export_of_a_store_that_moved_or_was_copied(tmp_path: Path) -> None:
     secret = tokens_of(out, SECRET)
     export(out, out=str(far))
     shutil.copytree(out, tmp_path / "copy")
+    assert "names another store" in tokenmill.verify(str(tmp_path / "copy"), workers=1).notices[0]
     result = erase_rows(str(tmp_path / "copy"), SECRET, request="r")
     assert "--export" in result.unreached[str(far)]
     assert files_with(far, secret)

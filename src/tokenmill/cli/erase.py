@@ -81,5 +81,5 @@ def _lines(result: EraseResult) -> Iterable[output.Line]:
         yield "not compared", f"{rows} in quarantine, whose sources are gone; --rows can name them"
     if not result.dry_run:
         yield "note", "copies, backups and earlier versions of objects in a bucket are not changed"
-        yield "next run", f"tokenmill prepare --deny {result.deny}"
+        yield "next run", f"tokenmill prepare --deny {result.directory}"
     yield "took", duration(result.seconds)

@@ -122,14 +122,19 @@ def converge_known(
         raise StoreError("it is not an export of this store")
     if is_named:
         frozen = _with_address(export, frozen, store, identity)
-    elif not names_store(export, frozen, store, identity):
-        raise StoreError("its own record names another store, so it is left as it is; --export names it to this one")
+    require_address(export, frozen, store, identity)
     if not is_complete(export):
         raise StoreError(
             "it is not complete: finish it with the same `tokenmill export`, or remove it", exit_code=TRY_AGAIN
         )
     with nullcontext() if isinstance(runner, Checks) else export.locks.exclusive(LOCK):
         return converge(export, frozen, runner)
+
+
+def require_address(export: Folder, frozen: FrozenExport, store: Folder, identity: str) -> None:
+    """Raise StoreError if the record of an export names another address: the store was moved, or is a copy."""
+    if not names_store(export, frozen, store, identity):
+        raise StoreError("its own record names another store, so it is left as it is; --export names it to this one")
 
 
 def names_store(export: Folder, frozen: FrozenExport, store: Folder, identity: str) -> bool:

@@ -10,7 +10,7 @@ from tokenmill.exports.converge import converge
 from tokenmill.exports.file_checks import EXPORT_AGAIN
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import PLAN, FrozenExport, is_begun, is_complete, read_frozen, restart_advice
-from tokenmill.exports.known_exports import forgotten_exports, known_exports, names_store
+from tokenmill.exports.known_exports import forgotten_exports, known_exports, require_address
 from tokenmill.exports.shards import read_export_plan
 from tokenmill.exports.sort_documents import chunks
 from tokenmill.exports.verify import CheckByteRange, CheckRecords, byte_ranges, unlisted
@@ -55,8 +55,9 @@ def _require_export(export: Folder, store: Folder, head: Head) -> FrozenExport:
     if not is_complete(export):
         where = f"export       {export.root}"
         raise CorruptStore("an export is not complete, so it was not checked", where, EXPORT_AGAIN)
-    if not names_store(export, frozen, store, head.identity):
+    if head.identity not in [one.identity for one in frozen.stores]:
         raise other_store(store, export)
+    require_address(export, frozen, store, head.identity)
     return frozen
 
 
@@ -79,14 +80,13 @@ def compare_stores(export: Folder, frozen: FrozenExport, checks: Checks) -> str 
 
 
 def other_store(store: Folder, export: Folder) -> CorruptStore:
-    """Return the error for an export of other parts than a store has, or of a store that is elsewhere."""
+    """Return the error for an export of other parts than a store has."""
     advice = restart_advice(export)
     return CorruptStore(
         "the export was made from other parts than the store has now",
         f"store        {store.root}",
         f"export       {export.root}",
         f"If the store was made again: {advice[0].lower()}{advice[1:]}",
-        "If it was moved: run the same `tokenmill export` from where it is now.",
     )
 
 
