@@ -638,6 +638,7 @@ def test_a_flipped_bit_at_the_head_of_a_part_is_found(
             with pytest.raises((errors.CorruptStore, errors.RunFailed), match=r"(?s)part 3 is damaged.*repair=True"):
                 call()
         prepare(source, out, repair=True)
+        tokenmill.export(out, to="llmc", out=tmp_path / "x")
     else:
         (out / "manifest.parquet").unlink()
         prepare(source, out)

@@ -21,7 +21,6 @@ from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.exports import PRELOAD
 from tokenmill.exports import known_exports as exports_list
-from tokenmill.exports.job import refuse_export
 from tokenmill.exports.known_exports import ReachedExport, add_export, known_exports, largest_shard, reach_export
 from tokenmill.humanize import Readable
 from tokenmill.options import StrPath
@@ -30,7 +29,7 @@ from tokenmill.storage import Folder, absolute, folder_at
 from tokenmill.store import layout
 from tokenmill.store.chain import Claim, Head, claimed_documents, table_file
 from tokenmill.store.job import Run
-from tokenmill.store.run import require_run
+from tokenmill.store.state import Operation, enter
 from tokenmill.system.arguments import checked
 
 Value = TypeVar("Value")
@@ -124,10 +123,10 @@ def erase(  # noqa: PLR0913 - the options of the command, by their names
         raise UsageError("no document is named", ONE_SELECTOR)
     name = _check_request(request or (selector.name if selector is not None else ""))
     folder = folder_at(os.fspath(directory))
-    refuse_export(folder)
     started = time.monotonic()
+    run = enter(folder, Operation.READ if dry_run else Operation.ERASE).run
+    named = [absolute(path) for path in path_texts(export)]
     with open_executor(on, PRELOAD, executor, reporter) as (pool, report), folder.locks.exclusive(layout.LOCK):
-        run, named = require_run(folder), [absolute(path) for path in path_texts(export)]
         item_bytes = _largest_item(folder, run, [] if dry_run else [*known_exports(folder), *named])
         needed = SMALLEST_WORKER_BYTES + COPIES * item_bytes
         resources = plan_resources(workers, memory, run.units, needed, pool.room)
@@ -142,7 +141,7 @@ def _forget(folder: Folder, exports: list[str], reason: str) -> EraseResult:
     """Take exports off the list of a store."""
     if not reason:
         raise UsageError("an export is forgotten for a reason", "Give it with --reason TEXT.")
-    require_run(folder)
+    enter(folder, Operation.ERASE)
     with folder.locks.exclusive(layout.LOCK):
         for export in exports:
             exports_list.forget_export(folder, export, reason)

@@ -10,7 +10,6 @@ import msgspec
 from tokenmill.executors import progress
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import check_executor, open_executor
-from tokenmill.exports.job import refuse_export
 from tokenmill.humanize import Readable
 from tokenmill.options import PrepareOptions, StrPath
 from tokenmill.pipeline.driving.finish import refuse_missing_parts, write_manifest
@@ -18,10 +17,8 @@ from tokenmill.pipeline.driving.row_limits import RowLimits
 from tokenmill.pipeline.planning.request import BadDocumentPolicy
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
-from tokenmill.store.manifest import require_manifest
-from tokenmill.store.mismatch import refuse_suspect
-from tokenmill.store.run import require_run
 from tokenmill.store.run_state import manifest_totals
+from tokenmill.store.state import Operation, State, enter
 from tokenmill.system.arguments import checked
 
 PRELOAD = ("tokenmill.pipeline.unit.tokenize",)
@@ -67,16 +64,15 @@ def finish(  # noqa: PLR0913 - the options of the command, by their names
     check_executor(on)
     started = time.monotonic()
     folder = folder_at(os.fspath(directory))
-    refuse_export(folder)
-    run = require_run(folder)
-    refuse_suspect(folder, run)
-    is_written = False
-    if not folder.exists(layout.MANIFEST):
+    found, is_written = enter(folder, Operation.FINISH), False
+    run = found.run
+    if found.state is State.PARTIAL:
         refuse_missing_parts(folder, run)
         with open_executor(on, PRELOAD, executor, reporter) as session:
             is_written = write_manifest(folder, run, RowLimits(policy.max_bad, policy.max_skipped), workers, session)
         layout.remove_stale_temporaries(folder)
-    totals = manifest_totals(require_manifest(folder, run))
+        found = enter(folder, Operation.READ)
+    totals = manifest_totals(found.manifest)
     return FinishResult(
         directory=folder.root,
         units=run.units,

@@ -12,9 +12,8 @@ from tokenmill.options import StrPath
 from tokenmill.storage import folder_at
 from tokenmill.store.heartbeats import EndRecord
 from tokenmill.store.last_end import next_step
-from tokenmill.store.manifest import require_manifest
-from tokenmill.store.run import require_run
 from tokenmill.store.run_state import RunWatcher, manifest_totals
+from tokenmill.store.state import Operation, enter
 from tokenmill.system.arguments import checked
 
 LOCAL_SECONDS = 1.0
@@ -76,7 +75,7 @@ class StatusWatch:
     def __init__(self, directory: str) -> None:
         folder = folder_at(directory)
         self.interval_seconds = REMOTE_SECONDS if folder.is_remote else LOCAL_SECONDS
-        self._watcher = RunWatcher(folder, require_run(folder))
+        self._watcher = RunWatcher(folder, enter(folder, Operation.STATUS).run)
         self._exports: dict[str, str] | None = None
 
     def read(self) -> StatusResult:
@@ -85,7 +84,7 @@ class StatusWatch:
         state = self._watcher.read()
         active, latest, is_running = state.active, state.latest, state.name == "running"
         is_complete = state.name in ("complete", "damaged")
-        totals = manifest_totals(require_manifest(folder, run)) if is_complete else {}
+        totals = manifest_totals(enter(folder, Operation.STATUS).manifest) if is_complete else {}
         bytes_per_second = sum(driver.bytes_per_second for driver in active) if is_running else None
         bytes_left = run.text_bytes - state.planned_bytes_done
         return StatusResult(

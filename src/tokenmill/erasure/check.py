@@ -12,7 +12,7 @@ from tokenmill.erasure.find import document_xxh3
 from tokenmill.erasure.reconcile import ChangedStore, UnitFiles
 from tokenmill.errors import StoreError
 from tokenmill.storage import Folder, folder_at
-from tokenmill.store.chain import StoreVersion, claimed_at, erased_rules, head_at, of_unit, read_chain, read_head
+from tokenmill.store.chain import StoreVersion, checked_head, claimed_at, erased_rules, head_at, of_unit, read_chain
 from tokenmill.store.job import Run
 from tokenmill.store.manifest import read_manifest
 from tokenmill.store.part import PartContent, corrupt
@@ -55,7 +55,7 @@ def record_problems(folder: Folder, run: Run) -> list[str]:
     """What is wrong with the records of the erasures of a store, and which files may hold what was erased."""
     try:
         files, base = UnitFiles.list(folder, run), read_manifest(folder, run)
-        head = read_head(folder, base)
+        head = checked_head(folder, base)
         if not head.number:
             return []
         read_chain(folder, head)

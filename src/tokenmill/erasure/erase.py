@@ -22,7 +22,7 @@ from tokenmill.pipeline.planning.freeze import FrozenRun, load_existing
 from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.storage import Folder
 from tokenmill.storage.digest import hash_of
-from tokenmill.store.chain import Claim, Head, read_claim, read_head, require_done, table_file
+from tokenmill.store.chain import Claim, Head, checked_head, read_claim, table_file
 from tokenmill.store.job import Run
 from tokenmill.store.manifest import read_manifest
 
@@ -60,13 +60,11 @@ class Erasure:
 
     def preview(self, selector: Selector) -> Found:
         """Find the documents, and change nothing."""
-        head = self.head()
-        require_done(self.folder, head)
-        return self._find(selector, head)
+        return self._find(selector, self.head())
 
     def head(self) -> Head:
         """The head of the store."""
-        return read_head(self.folder, read_manifest(self.folder, self.run))
+        return checked_head(self.folder, read_manifest(self.folder, self.run))
 
     def _number(self, head: Head) -> int | None:
         """The number of the change that this request has made; None if it has made none."""

@@ -18,7 +18,7 @@ from tokenmill.errors import TRY_AGAIN, CorruptStore, StoreError
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.storage import Folder, prefetch_map, publish_new
 from tokenmill.store import layout, quarantine
-from tokenmill.store.chain import Claim, Head, claimed_documents, done_file, of_unit, read_chain, read_head
+from tokenmill.store.chain import Claim, Head, checked_head, claimed_documents, done_file, of_unit, read_chain
 from tokenmill.store.job import Run
 from tokenmill.store.layout import KEPT, PARTS, QUARANTINE
 from tokenmill.store.manifest import read_manifest
@@ -37,7 +37,7 @@ def reconcile(folder: Folder, run: Run, fan_out: FanOut) -> Head:
     base = read_manifest(folder, run)
     files = UnitFiles.list(folder, run)
     for _ in range(MAX_ROUNDS):
-        head = read_head(folder, base)
+        head = checked_head(folder, base)
         if not head.number:
             return head
         store = ChangedStore(folder, run, head, base, files)
@@ -46,7 +46,7 @@ def reconcile(folder: Folder, run: Run, fan_out: FanOut) -> Head:
             store.finish()
             return head
         before, files = files, UnitFiles.list(folder, run)
-        now = read_head(folder, base)
+        now = checked_head(folder, base)
         if files == before and (now.version, now.is_done) == (head.version, head.is_done):
             more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
             raise CorruptStore(f"{folder.path(lost[0])} is missing{more}", layout.RESTORE)

@@ -24,7 +24,7 @@ from tokenmill.store.held_out import split_name
 # The directory of an export's own files. It is hidden, because some trainers read every file that they see.
 STATE = ".tokenmill"
 
-EXPORT = f"{STATE}/export.json"
+EXPORT = layout.EXPORT
 PLAN = f"{STATE}/plan.parquet"
 RECORDS = f"{STATE}/shards"
 RUNS = f"{STATE}/runs"
@@ -226,15 +226,6 @@ def manifest_numbers(folder: Folder) -> list[int]:
 def restart_advice(folder: Folder) -> str:
     """Return the advice for an export that cannot be continued."""
     return f"Remove the directory {folder.root} and export again."
-
-
-def refuse_export(folder: Folder) -> None:
-    """Raise if the directory holds an export where a store is expected."""
-    if not folder.exists(layout.RUN) and read_frozen(folder) is not None:
-        raise StoreError(
-            f"{folder.root} is an export, not a store",
-            "If it is not complete, run the same `tokenmill export` again.",
-        )
 
 
 def left_out_changes(before: FrozenExport | None, stores: Collection) -> list[int]:

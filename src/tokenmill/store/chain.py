@@ -24,7 +24,17 @@ from tokenmill.storage import folder_at, read_existing
 from tokenmill.storage.digest import hash_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables
-from tokenmill.store.layout import CHANGES, MAX_JSON_BYTES, PARTS, REQUEST_NAME, damaged, kept_name, lost, part_name
+from tokenmill.store.layout import (
+    CHANGES,
+    MAX_JSON_BYTES,
+    PARTS,
+    REQUEST_NAME,
+    damaged,
+    kept_name,
+    lost,
+    part_name,
+    remove_manifest,
+)
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
@@ -203,20 +213,19 @@ def table_file(number: int, table: str, content: str) -> str:
     return f"{CHANGES}/{number:08d}.{table}-{content[:16]}.{'jsonl' if table == 'deny' else 'parquet'}"
 
 
-def read_head(folder: Folder, manifest: pa.Table | None = None, number: int | None = None) -> Head:
+def read_head(folder: Folder, number: int | None = None) -> Head:
     """Read the head of a store, or with `number` the head that it had after so many changes.
 
-    Lists `changes/`, and reads the last claim and its table of files. With the manifest of the base, digests are
-    compared. Raises CorruptStore if a claim is missing or damaged. Whether the change is done is not judged.
+    Lists `changes/`, and reads the last claim and its table of files. Raises CorruptStore if a claim is missing or
+    damaged. Whether the change is done is not judged.
     """
     last, is_done = _last(folder)
     number = last if number is None else number
-    identity = "" if manifest is None else tables.parts_digest(manifest)
     if not number:
-        return Head(identity, identity)
+        return BASE
     claim, claim_hash = read_claim(folder, number)
     name = table_file(number, "files", claim.files_hash)
-    head = Head(
+    return Head(
         identity=claim.identity,
         digest=claim.history[-1].digest,
         number=number,
@@ -225,9 +234,29 @@ def read_head(folder: Folder, manifest: pa.Table | None = None, number: int | No
         history=claim.history,
         files=tables.read_table(folder, name, claim.files_hash, FILES_SCHEMA),
     )
-    if manifest is not None:
-        _check_base(folder, head, manifest)
+
+
+def with_base(folder: Folder, head: Head, manifest: pa.Table) -> Head:
+    """The head with its digests, compared with the manifest of the base.
+
+    Raises CorruptStore if the chain belongs to another base, or the parts are not those that the claim was made with.
+    """
+    identity = tables.parts_digest(manifest)
+    if not head.number:
+        return Head(identity, identity)
+    units = head.files["unit"].to_numpy()
+    if len(units) and not 0 <= int(units.min()) <= int(units.max()) < len(manifest):
+        raise damaged(folder, claim_file(head.number), "it names units that are not in the plan")
+    if identity != head.identity:
+        raise damaged(folder, claim_file(head.number), "it belongs to another store")
+    if tables.parts_digest(head.manifest(manifest)) != head.digest:
+        raise damaged(folder, claim_file(head.number), "its parts are not those that it states")
     return head
+
+
+def checked_head(folder: Folder, manifest: pa.Table) -> Head:
+    """Read the head of a store and compare it with the manifest of the base, as `with_base`."""
+    return with_base(folder, read_head(folder), manifest)
 
 
 def last_change(folder: Folder) -> int:
@@ -307,7 +336,8 @@ def refuse_outdated(folder: Folder, head: Head) -> None:
     last, is_done = _last(folder)
     if (last, is_done) == (head.number, True):
         return
-    require_done(folder, read_head(folder))
+    if not is_done:
+        raise unfinished(folder, read_head(folder))
     raise StoreError(
         f"documents were erased from {folder.root} while it was read",
         f"changes      {head.number} when it was opened, {last} now",
@@ -316,14 +346,25 @@ def refuse_outdated(folder: Folder, head: Head) -> None:
     )
 
 
-def refuse_remaking(folder: Folder, what: str) -> None:
+def withdraw_manifest(folder: Folder) -> None:
+    """Remove the manifest before parts are made again. Refuses a store from which documents were erased."""
+    refuse_remaking(folder)
+    remove_manifest(folder)
+
+
+def refuse_remaking(folder: Folder) -> None:
     """Refuse to make files of a store again from which documents were erased: they would hold them."""
     if folder.names(CHANGES) or any(map(_CHANGED_PART.fullmatch, folder.names(PARTS))):
-        raise StoreError(
-            f"{what} of {folder.root} would have to be made again, and documents were erased from it",
-            f"Restore the files from a copy, and {CHANGES}/ if it is not there. Or prepare a new store with "
-            f"--deny {folder.root}.",
-        )
+        raise remaking_error(folder)
+
+
+def remaking_error(folder: Folder) -> StoreError:
+    """The error for files that would have to be made again in a store from which documents were erased."""
+    return StoreError(
+        f"files of {folder.root} would have to be made again, and documents were erased from it",
+        f"Restore the files from a copy, and {CHANGES}/ if it is not there. Or prepare a new store with "
+        f"--deny {folder.root}.",
+    )
 
 
 def erased_rules(folder: Folder, head: Head) -> bytes:
@@ -343,12 +384,10 @@ def read_rules(folder: Folder, claim: Claim) -> bytes:
     return data
 
 
-def require_done(folder: Folder, head: Head) -> None:
-    """Raise IncompleteStore if the last change of a store is not done."""
-    if head.is_done:
-        return
+def unfinished(folder: Folder, head: Head) -> IncompleteStore:
+    """The error for a store whose last change is not done."""
     request = head.history[-1].request
-    raise IncompleteStore(
+    return IncompleteStore(
         f"the erasure {request} of {folder.root} is not finished",
         f"Run this command: tokenmill erase {folder.root} --request {request}",
     )
@@ -380,17 +419,6 @@ def _last(folder: Folder) -> tuple[int, bool]:
             "Restore it from a copy of the store. Without it, documents that were erased could be read again.",
         )
     return last, not last or last in found["done"]
-
-
-def _check_base(folder: Folder, head: Head, manifest: pa.Table) -> None:
-    """Refuse a chain that belongs to another base, or whose files are not those that its claim was made with."""
-    units = head.files["unit"].to_numpy()
-    if len(units) and not 0 <= int(units.min()) <= int(units.max()) < len(manifest):
-        raise damaged(folder, claim_file(head.number), "it names units that are not in the plan")
-    if tables.parts_digest(manifest) != head.identity:
-        raise damaged(folder, claim_file(head.number), "it belongs to another store")
-    if tables.parts_digest(head.manifest(manifest)) != head.digest:
-        raise damaged(folder, claim_file(head.number), "its parts are not those that it states")
 
 
 def _diverged(folder: Folder, number: int) -> CorruptStore:

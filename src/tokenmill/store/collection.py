@@ -20,10 +20,9 @@ from tokenmill.storage import Folder, folder_at, resolved
 from tokenmill.storage.digest import hash_of
 from tokenmill.store.job import Job, Run
 from tokenmill.store.listed_parts import ListedParts, ListedStore, with_source_offset
-from tokenmill.store.manifest import require_listing
 from tokenmill.store.member import Member
 from tokenmill.store.part import PartContent
-from tokenmill.store.run import require_run
+from tokenmill.store.state import Operation, enter
 
 # Source numbers have 32 bits in parts and records.
 MAX_SOURCES = 1 << 32
@@ -168,14 +167,13 @@ def open_collection(directories: Sequence[str], *, is_repeated: bool = False) ->
     """
     members: list[Member] = []
     for folder in map(folder_at, directories):
-        run = require_run(folder)
+        # Parts are compared by their BLAKE3, which covers the XXH3. Reading a million texts takes a second.
+        found = enter(folder, Operation.READ, skipped=["xxh3"])
         if members:
-            _refuse_different(members[0], folder, run)
+            _refuse_different(members[0], folder, found.run)
         if not is_repeated and any(resolved(member.directory) == resolved(folder.root) for member in members):
             raise UsageError(f"the store {folder.root} is given twice", "Name each store once.")
-        # Parts are compared by their BLAKE3, which covers the XXH3. Reading a million texts takes a second.
-        listing = require_listing(folder, run, skipped=["xxh3"])
-        members.append(members[-1].next(folder, run, listing) if members else Member(folder, run, *listing))
+        members.append(members[-1].next(found) if members else Member.of(found))
     collection = Collection(tuple(members))
     if collection.source_count >= MAX_SOURCES:
         raise UsageError(f"the stores have {collection.source_count:,} sources", f"maximum      {MAX_SOURCES - 1:,}")

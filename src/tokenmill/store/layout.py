@@ -39,6 +39,7 @@ RECHECKED = "rechecked"
 SPLITS = "splits"
 CHANGES = "changes"
 EXPORTS = "exports"
+EXPORT = ".tokenmill/export.json"
 
 MAX_JSON_BYTES = 64 << 20
 """No `run.json` or `engine-mismatch.json` is larger. Readers stop there."""
@@ -145,7 +146,7 @@ def numbered_names(folder: Folder, directory: str, count: int) -> Iterator[list[
         yield [name for name, _ in files]
 
 
-def withdraw_manifest(folder: Folder) -> None:
+def remove_manifest(folder: Folder) -> None:
     """Remove the manifest durably, before a part is replaced. The store is incomplete afterwards."""
     folder.discard(MANIFEST)
     folder.sync_directory(".")

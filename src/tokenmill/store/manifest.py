@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
-from tokenmill.errors import CorruptStore, IncompleteStore
+from tokenmill.errors import CorruptStore
 from tokenmill.storage.digest import canonical, hash_of
-from tokenmill.store import heartbeats
-from tokenmill.store.chain import Head, read_head, refuse_remaking, require_done
-from tokenmill.store.last_end import is_failure, last_end, next_step
-from tokenmill.store.layout import LOCK, MANIFEST, RUN, committed_units, damaged
-from tokenmill.store.mismatch import refuse_suspect
+from tokenmill.store.layout import MANIFEST, RUN, damaged
 from tokenmill.store.tables import MANIFEST_SCHEMA, has_impossible_counts, parts_digest, publish_table, read_table
 
 if TYPE_CHECKING:
@@ -35,13 +31,6 @@ COUNT_COLUMNS = ("documents", "tokens", "text_bytes", "skipped", "quarantined")
 
 class ForeignManifest(CorruptStore):
     """The manifest names another run than `run.json`."""
-
-
-class ManifestListing(NamedTuple):
-    """The manifest of a store after its last change, and its head. Hashing the checksums takes most of the time."""
-
-    manifest: pa.Table
-    head: Head
 
 
 def manifest_run(run: Run) -> bytes:
@@ -70,41 +59,6 @@ def rows_checksum(manifest: pa.Table, digest: str) -> bytes:
     return checksum.hexdigest().encode()
 
 
-def require_manifest(folder: Folder, run: Run, skipped: Collection[str] = ()) -> pa.Table:
-    """Read the manifest, without the skipped columns. Raises IncompleteStore if it is missing or parts are suspect."""
-    return require_listing(folder, run, skipped).manifest
-
-
-def require_listing(folder: Folder, run: Run, skipped: Collection[str] = ()) -> ManifestListing:
-    """Read the manifest as `require_manifest` does, and the head of the store.
-
-    Raises IncompleteStore while a change is not done, too.
-    """
-    if folder.exists(MANIFEST):
-        refuse_suspect(folder, run)
-        base = read_manifest(folder, run, skipped)
-        head = read_head(folder, base)
-        require_done(folder, head)
-        return ManifestListing(head.manifest(base), head)
-    refuse_remaking(folder, MANIFEST)
-    committed = int(committed_units(folder, run.units).sum())
-    raise IncompleteStore(
-        f"the store {folder.root} is not complete",
-        f"units        {committed:,} of {run.units:,} are committed",
-        *_completion_advice(folder),
-    )
-
-
-def _completion_advice(folder: Folder) -> tuple[str, ...]:
-    holder = folder.locks.holder(LOCK)
-    if holder is not None:
-        wait = "Wait for it to end; `tokenmill status --watch` shows its progress."
-        return (f"Process {holder} is still writing it. {wait}",)
-    end = last_end(folder, list(heartbeats.read(folder).values()))
-    reason = (f"stopped      {end.outcome}: {end.headline}",) if end is not None and is_failure(end) else ()
-    return (*reason, *next_step(end))
-
-
 def read_manifest(folder: Folder, run: Run, skipped: Collection[str] = ()) -> pa.Table:
     """Read the manifest as `prepare` wrote it, without the skipped columns: the base of all changes.
 
@@ -129,16 +83,6 @@ def read_checksums(folder: Folder, run: Run) -> pa.Table:
     checksums = read_table(folder, MANIFEST, wanted=["blake3"])
     _check_manifest_run(folder, run, checksums)
     return checksums
-
-
-def has_foreign_manifest(folder: Folder, run: Run) -> bool:
-    """Whether the store has a manifest that names another run."""
-    try:
-        if folder.exists(MANIFEST):
-            read_checksums(folder, run)
-    except CorruptStore as error:
-        return isinstance(error, ForeignManifest)
-    return False
 
 
 def manifest_row(s: PartSummary) -> tuple[int | str, ...]:

@@ -19,7 +19,7 @@ from tokenmill.store.chain import Head, StoreVersion, claimed_documents
 from tokenmill.store.duplicates import read_duplicates
 from tokenmill.store.job import Run
 from tokenmill.store.kept import matching, read_kept
-from tokenmill.store.manifest import ManifestListing, is_listed
+from tokenmill.store.manifest import is_listed
 from tokenmill.store.part import (
     DUPLICATE,
     SPARSE,
@@ -30,6 +30,7 @@ from tokenmill.store.part import (
     open_part,
     read_summary,
 )
+from tokenmill.store.state import StoreState
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,16 @@ class Member:
         """The sources of the store's run."""
         return tables.read_sources(self.folder, self.run)
 
-    def next(self, folder: Folder, run: Run, listing: ManifestListing) -> Member:
+    @classmethod
+    def of(cls, found: StoreState, *first: int) -> Member:
+        """The member that a complete store is, after stores with so many parts, documents, tokens and sources."""
+        return cls(found.folder, found.run, found.manifest, found.head, *first)
+
+    def next(self, found: StoreState) -> Member:
         """The member after this one."""
         documents, tokens = (int(np.sum(self.manifest[name].to_numpy())) for name in ("documents", "tokens"))
-        return Member(
-            folder,
-            run,
-            *listing,
+        return Member.of(
+            found,
             self.first_part + len(self.manifest),
             self.first_document + documents,
             self.first_token + tokens,

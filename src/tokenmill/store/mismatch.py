@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.errors import IncompleteStore, StoreError
+from tokenmill.errors import StoreError
 from tokenmill.storage import publish_new
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store.event_log import checksum_prefix
@@ -55,17 +55,6 @@ def read_mismatch(folder: Folder) -> MismatchRecord | None:
 def is_suspect(folder: Folder, run: Run) -> bool:
     """Whether the fast engine failed an audit and the reference engine has not confirmed every part."""
     return read_mismatch(folder) is not None and not bool(rechecked_units(folder, run.units).all())
-
-
-def refuse_suspect(folder: Folder, run: Run) -> None:
-    """Refuse a store in which the fast engine failed an audit, until the reference engine has confirmed every part."""
-    mismatch = read_mismatch(folder)
-    if mismatch is not None and is_suspect(folder, run):
-        raise IncompleteStore(
-            f"{mismatch.engine} failed an audit in {folder.root}",
-            f"found        {mismatch.message}",
-            "Run the same `tokenmill prepare` again: it compares every part with the reference engine.",
-        )
 
 
 def mark_rechecked(folder: Folder, unit: int, blake3: str) -> None:

@@ -16,7 +16,6 @@ from tokenmill.storage import read_existing
 from tokenmill.storage.digest import digest_of
 from tokenmill.storage.local.near_names import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
-from tokenmill.store import tables
 from tokenmill.store.job import PARSE, REFUSE, STORE_FORMAT, TEXT, Job, Run
 from tokenmill.store.layout import MAX_JSON_BYTES, RUN, TOKENIZER, damaged, lost, refuse_other_format
 
@@ -35,13 +34,8 @@ def run_record(run: Run) -> dict[str, Any]:
     return {**record, "checksum": digest_of(record)}
 
 
-def read_run(folder: Folder, *, with_tables: bool = True) -> Run | None:
-    """Read and check the frozen run of a directory; None if the directory has no run.
-
-    Args:
-        folder: The directory.
-        with_tables: Whether to check that the plan and the sources exist and have as many rows as the run states.
-    """
+def read_run(folder: Folder) -> Run | None:
+    """Read and check the frozen run of a directory; None if the directory has no run. The tables are not read."""
     data = read_existing(folder, RUN, MAX_JSON_BYTES)
     if data is None:
         return None
@@ -56,8 +50,6 @@ def read_run(folder: Folder, *, with_tables: bool = True) -> Run | None:
         _check_files(run)
     except MalformedDataError as damage:
         raise damaged(folder, RUN, str(damage)) from damage
-    if with_tables:
-        tables.check_tables(folder, run)
     return run
 
 
@@ -65,11 +57,12 @@ def require_run(folder: Folder) -> Run:
     """Read the frozen run of a directory. Raises StoreError if the directory has no run."""
     run = read_run(folder)
     if run is None:
-        raise _no_store(folder)
+        raise no_store(folder)
     return run
 
 
-def _no_store(folder: Folder) -> StoreError:
+def no_store(folder: Folder) -> StoreError:
+    """The error for a directory without a run."""
     if not folder.is_remote and not os.path.lexists(folder.root):
         return StoreError(f"no such store: {folder.root}", *did_you_mean(folder.root), exit_code=USAGE)
     return StoreError(

@@ -20,7 +20,7 @@ from tokenmill.pipeline.driving.run_end import record_end
 from tokenmill.pipeline.driving.schedule import CommittedUnits, Schedule
 from tokenmill.pipeline.planning.run_once import FINISHING, run_once
 from tokenmill.store import layout, quarantine
-from tokenmill.store.manifest import require_manifest
+from tokenmill.store.state import Operation, enter
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -142,7 +142,7 @@ class RunCompletion:
         context = self._context
         with self._manifest_turn() as is_ours:
             if not is_ours:
-                manifest = require_manifest(context.folder, context.frozen.run)
+                manifest = enter(context.folder, Operation.READ).manifest
                 self._manifest.adopt(manifest)
             elif not self._inventory.collect(executor):
                 return None

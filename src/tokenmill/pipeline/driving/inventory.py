@@ -13,8 +13,8 @@ from tokenmill.humanize import count
 from tokenmill.pipeline.planning.open_run import check_parts, remove_parts, with_other_text
 from tokenmill.pipeline.unit.part_summaries import ANY_SLICE, InvalidPart
 from tokenmill.store import event_log, layout, quarantine
-from tokenmill.store.chain import refuse_remaking
-from tokenmill.store.manifest import log_run, require_manifest
+from tokenmill.store.chain import withdraw_manifest
+from tokenmill.store.manifest import log_run, read_manifest
 from tokenmill.store.mismatch import read_mismatch, rechecked_checksums
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ class PartInventory:
         self.committed.restart(recheck=True)
         missing = len(self.committed.missing())
         if missing:
-            refuse_remaking(self.context.folder, "parts")
-            layout.withdraw_manifest(self.context.folder)
+            withdraw_manifest(self.context.folder)
             self.context.events.warn(
                 f"{mismatch.engine} failed an audit: {count(missing, 'unit')} compared with "
                 f"{self.context.frozen.reference_engine}, and made again where they differ"
@@ -118,13 +117,10 @@ class PartInventory:
         if not folder.exists(layout.MANIFEST):
             return False
         try:
-            manifest = require_manifest(folder, run)
+            manifest = head.manifest(read_manifest(folder, run))
         except CorruptStore as error:
-            if head.number:
-                raise
-            found = (*error.details, error.headline)[0]
-            layout.withdraw_manifest(folder)
-            reason = found.removeprefix("reason").strip()
+            withdraw_manifest(folder)
+            reason = (*error.details, error.headline)[0].removeprefix("reason").strip()
             self.context.events.warn(f"the manifest is written again ({reason})")
             return False
         sizes = layout.part_sizes(folder, run.units, head.part_file)

@@ -34,12 +34,12 @@ from tokenmill.sources import with_identities
 from tokenmill.storage import publish_new
 from tokenmill.storage.digest import hash_of
 from tokenmill.store import layout, tables
-from tokenmill.store.chain import BASE, Head, read_head, refuse_remaking, require_done
+from tokenmill.store.chain import BASE, Head, refuse_remaking, withdraw_manifest
 from tokenmill.store.deny import deny_name
 from tokenmill.store.duplicates import duplicates_bytes, duplicates_name, read_duplicates
 from tokenmill.store.job import Run
-from tokenmill.store.manifest import has_foreign_manifest
-from tokenmill.store.run import read_run, require_run, run_record
+from tokenmill.store.run import run_record
+from tokenmill.store.state import Operation, State, StoreState, enter
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
 if TYPE_CHECKING:
@@ -100,17 +100,17 @@ def freeze(
 
     The workers of the executor plan a new run. Planning progress is reported through `pending`.
     """
-    run = read_run(folder, with_tables=False)
-    if run is not None:
-        return _reopen(folder, run, request, executor, pending, moved)
+    found = enter(folder, Operation.PREPARE)
+    if found.state is not State.ABSENT:
+        return _reopen(found, request, executor, pending, moved)
     sources = with_identities(request.discovery.table, plan_step(request.discovery.table, "looked at", pending))
     frozen = _planned(folder, request, sources, executor, pending)
     if layout.committed_units(folder, frozen.run.units).any():
-        refuse_remaking(folder, layout.RUN)
+        refuse_remaking(folder)
         note = f"{layout.RUN} was missing: the parts that are there are compared with the sources"
         return replace(frozen, unproved=np.ones(len(sources), np.bool_), notes=(*frozen.notes, note))
     if not publish(folder, frozen):
-        return _reopen(folder, require_run(folder), request, executor, pending, moved)
+        return _reopen(enter(folder, Operation.PREPARE), request, executor, pending, moved)
     return replace(frozen, files={})
 
 
@@ -154,8 +154,7 @@ def grow(folder: Folder, frozen: FrozenRun, request: PrepareRequest) -> FrozenRu
     units = request.units_of(frozen.run.planned_units)
     if units <= frozen.run.units:
         return frozen
-    refuse_remaking(folder, layout.MANIFEST)
-    layout.withdraw_manifest(folder)
+    withdraw_manifest(folder)
     run = _with_units(frozen.run, frozen.whole_plan, units)
     layout.publish_json(folder, layout.RUN, run_record(run))
     return replace(frozen, run=run)
@@ -244,20 +243,18 @@ def load_existing(folder: Folder, run: Run) -> FrozenRun:
     return FrozenRun(run, tables.read_sources(folder, run), tables.read_plan(folder, run))
 
 
-def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what plans it again
-    folder: Folder,
-    run: Run,
+def _reopen(
+    found: StoreState,
     request: PrepareRequest,
     executor: Executor,
     pending: Callable[[str], None],
     moved: Sequence[str],
 ) -> FrozenRun:
+    folder, run, head = found.folder, found.run, found.head
     units = request.units_of(run.planned_units)
-    head, complete = _head(folder)
-    complete = complete and units <= run.units
+    complete = found.has_manifest and units <= run.units
     request = with_defaults(request, run)
     try:
-        tables.check_tables(folder, run)
         if not isinstance(run.job.dedup, msgspec.UnsetType):
             read_duplicates(folder, run.job.dedup)
         frozen = load_existing(folder, run)
@@ -272,7 +269,7 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
     write_deny_list(folder, run, request)
     refuse_denied_paths(folder, run.job, frozen.sources, changes.table)
     notes = () if complete else compare_versions(folder, run, request)
-    is_foreign = has_foreign_manifest(folder, run)
+    is_foreign = found.has_foreign_manifest
     if is_foreign:  # the parts may be those of the other run, too
         notes = (*notes, "the manifest belongs to another run: the parts are compared with the sources")
     frozen = replace(frozen, notes=(*frozen.notes, *notes), head=head)
@@ -304,15 +301,6 @@ def _reopen(  # noqa: PLR0913, PLR0917 - the existing run, the request, and what
     contents = {layout.SOURCES: tables.table_bytes(frozen.sources), layout.PLAN: tables.table_bytes(frozen.whole_plan)}
     files = {layout.hashed_name(name, _hash(frozen, name)): data for name, data in contents.items()}
     return replace(frozen, files=files, unproved=unproved)
-
-
-def _head(folder: Folder) -> tuple[Head, bool]:
-    """The head of a store, and whether it has a manifest. Raises if an erasure is not done, or its manifest is lost."""
-    head, has_manifest = read_head(folder), folder.exists(layout.MANIFEST)
-    require_done(folder, head)
-    if not has_manifest and head.number:
-        refuse_remaking(folder, layout.MANIFEST)
-    return head, has_manifest
 
 
 def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, and what plans it anew

@@ -11,14 +11,16 @@ import msgspec
 from tokenmill.errors import UsageError
 from tokenmill.options import JobOptions, PrepareOptions
 from tokenmill.storage import folder_at
-from tokenmill.store.chain import erased_rules, read_head
+from tokenmill.store.chain import erased_rules
 from tokenmill.store.deny import read_content, read_rules
-from tokenmill.store.run import read_vocabulary, require_run
+from tokenmill.store.run import read_vocabulary
+from tokenmill.store.state import Operation, enter
 from tokenmill.system.arguments import options_of
 from tokenmill.tokenizers.resolve import Vocabulary
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
+    from tokenmill.store.chain import Head
     from tokenmill.store.job import Job
 
 # The value that switches an option off.
@@ -53,12 +55,12 @@ def with_store(options: PrepareOptions, deny: bytes | None) -> tuple[PrepareOpti
         if getattr(options, name) is not None:
             raise UsageError(f"--{name} cannot be used with --like", f"The new store takes it from {options.like}.")
     folder = folder_at(os.fspath(options.like))
-    run = require_run(folder)
-    job = run.job
+    found = enter(folder, Operation.LIKE)
+    job = found.run.job
     store = StoreText(
         vocabulary=Vocabulary(job.tokenizer, read_vocabulary(folder, job.tokenizer)),
         deny=_deny_list(folder, job) if deny is None else deny,
-        notes=_erased_notes(folder, deny),
+        notes=_erased_notes(folder, found.head, deny),
     )
     taken = {name: value for name, value in _options_of(job).items() if getattr(options, name) is None}
     if options.column is not None:
@@ -89,9 +91,9 @@ def _without_off(options: PrepareOptions) -> PrepareOptions:
     return replace(options, **off)
 
 
-def _erased_notes(folder: Folder, deny: bytes | None) -> tuple[str, ...]:
+def _erased_notes(folder: Folder, head: Head, deny: bytes | None) -> tuple[str, ...]:
     """A note if the new sources may have documents again that were erased in that store."""
-    rules = erased_rules(folder, read_head(folder))
+    rules = erased_rules(folder, head)
     if set(rules.splitlines()) <= set((deny or b"").splitlines()):
         return ()
     note = f"documents that were erased in {folder.root} may be in the new store"
@@ -100,7 +102,8 @@ def _erased_notes(folder: Folder, deny: bytes | None) -> tuple[str, ...]:
 
 def stored_rules(folder: Folder) -> bytes:
     """The rows that were erased in a store, and those that it was made without, as a list for --deny."""
-    return _deny_list(folder, require_run(folder).job) + erased_rules(folder, read_head(folder))
+    found = enter(folder, Operation.LIKE)
+    return _deny_list(folder, found.run.job) + erased_rules(folder, found.head)
 
 
 def _deny_list(folder: Folder, job: Job) -> bytes:

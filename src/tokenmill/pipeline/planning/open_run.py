@@ -25,19 +25,18 @@ from tokenmill.pipeline.unit import plan
 from tokenmill.pipeline.unit.part_summaries import ANY_SLICE, CheckParts, InvalidPart
 from tokenmill.pipeline.unit.verify import CompareText
 from tokenmill.store import layout
-from tokenmill.store.chain import FIRST, StoreVersion, refuse_remaking
+from tokenmill.store.chain import FIRST, StoreVersion, withdraw_manifest
 from tokenmill.store.kept import publish_kept, read_kept
 from tokenmill.store.layout import kept_name, part_name
-from tokenmill.store.manifest import has_foreign_manifest, publish_manifest, read_manifest
+from tokenmill.store.manifest import publish_manifest
 from tokenmill.store.mismatch import rechecked_name
 from tokenmill.store.part import check_content, open_part, write_part
-from tokenmill.store.run import read_run, require_run
+from tokenmill.store.state import State, look
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
-    import pyarrow as pa
 
     from tokenmill.executors.outcomes import Executor
     from tokenmill.executors.progress import Reporter
@@ -106,11 +105,10 @@ def adopt(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Exe
     if not frozen.files and not frozen.unproved.any():
         return frozen
     publish_lists(folder, frozen)
-    run = read_run(folder)
-    if run is not None and has_foreign_manifest(folder, run):
-        layout.withdraw_manifest(folder)
-    was_complete = run is not None and folder.exists(layout.MANIFEST)
-    manifest = _own_manifest(folder) if was_complete else None
+    found = look(folder)
+    if found.has_foreign_manifest:
+        withdraw_manifest(folder)
+    was_complete = found.state in {State.COMPLETE, State.SUSPECT}
     fan_out = FanOut(executor, report, 1)
     slices = plan.SliceDigests(frozen.plan, frozen.sources)
     unit_of = {slices[unit]: unit for unit in range(frozen.run.units)}
@@ -144,17 +142,9 @@ def adopt(folder: Folder, frozen: FrozenRun, limits: WorkerLimits, executor: Exe
     remove_parts(folder, outdated)
     if frozen.files:
         publish_again(folder, frozen)
-    if manifest is not None and folder.exists(layout.MANIFEST):  # it lists the same parts, but names the earlier run
-        publish_manifest(folder, frozen.run, manifest)
+    if was_complete and folder.exists(layout.MANIFEST):  # it lists the same parts, but names the earlier run
+        publish_manifest(folder, frozen.run, found.base)
     return replace(frozen, files={}, unproved=np.zeros(0, np.bool_))
-
-
-def _own_manifest(folder: Folder) -> pa.Table | None:
-    """The manifest of the run that a directory holds; None if it is damaged or belongs to another run."""
-    try:
-        return read_manifest(folder, require_run(folder))
-    except CorruptStore:
-        return None
 
 
 def check_parts(  # noqa: PLR0913 - a store, its parts, and how they are checked
@@ -184,8 +174,7 @@ def remove_parts(folder: Folder, units: Iterable[int]) -> None:
     """Remove the parts of some units. The manifest is removed first: without it the store counts as incomplete."""
     for number, unit in enumerate(units):
         if not number:
-            refuse_remaking(folder, "parts")
-            layout.withdraw_manifest(folder)
+            withdraw_manifest(folder)
         folder.discard(rechecked_name(unit))
         folder.discard(part_name(unit))
         folder.discard(kept_name(unit))
@@ -208,7 +197,7 @@ def _move(folder: Folder, moves: dict[int, int]) -> None:
     A part gets new checksums, so its content is checked first. The unit of a damaged part is done again.
     """
     if moves:
-        layout.withdraw_manifest(folder)
+        withdraw_manifest(folder)
     upwards = sorted((unit for unit, target in moves.items() if target > unit), reverse=True)
     downwards = sorted(unit for unit, target in moves.items() if target < unit)
     for unit in (*upwards, *downwards):

@@ -24,7 +24,7 @@ def stored_vocabulary(folder: Folder, tokenizer: Any) -> Vocabulary | None:
     if model is None:
         return None
     try:
-        run = read_run(folder, with_tables=False)
+        run = read_run(folder)
     except StoreError:  # it is read again, and the error is raised, when the run is opened
         return None
     if run is None or not model.is_origin_of(run.job.tokenizer):

@@ -94,7 +94,7 @@ class Commit:
             if self.folder.exists(name):
                 if is_equal(self.folder, part.summary):
                     return
-                layout.withdraw_manifest(self.folder)
+                layout.remove_manifest(self.folder)
                 self.folder.discard(name)
             try:
                 part.publish(self.folder)

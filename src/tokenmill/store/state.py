@@ -1,0 +1,210 @@
+"""What a directory is, judged in one place, and which operations go on with it. Every command enters a store here.
+
+`look` reads `run.json`, the last claim in `changes/` and the manifest, and gives one of the states.
+`ADMITTED` says which operation goes on in which state; in any other state `enter` raises the error of that state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tokenmill.errors import CorruptStore, IncompleteStore, StoreError
+from tokenmill.store import heartbeats, layout, tables
+from tokenmill.store.chain import BASE, Head, read_head, remaking_error, unfinished, with_base
+from tokenmill.store.last_end import is_failure, last_end, next_step
+from tokenmill.store.manifest import ForeignManifest, read_manifest
+from tokenmill.store.mismatch import is_suspect, read_mismatch
+from tokenmill.store.run import no_store, read_run
+
+if TYPE_CHECKING:
+    from tokenmill.storage import Folder
+    from tokenmill.store.job import Run
+
+
+class State(StrEnum):
+    """What a directory is. `MEANINGS` says how each state is recognized."""
+
+    ABSENT = "absent"
+    EXPORT = "export"
+    DAMAGED = "damaged"
+    RESTORED = "restored"
+    CHANGING = "changing"
+    UNPLANNED = "unplanned"
+    PARTIAL = "partial"
+    SUSPECT = "suspect"
+    UNLISTED = "unlisted"
+    COMPLETE = "complete"
+
+
+MEANINGS = {
+    State.ABSENT: "there is no `run.json`",
+    State.EXPORT: "there is no `run.json`, but the record of an export",
+    State.DAMAGED: "`run.json` is damaged or of another format, or a record in `changes/` is lost or damaged",
+    State.RESTORED: "documents were erased, and `run.json` or the manifest is lost or damaged",
+    State.CHANGING: "an erasure is claimed and not done",
+    State.UNPLANNED: "the plan or the list of sources is lost or damaged",
+    State.PARTIAL: "there is no manifest",
+    State.SUSPECT: "the fast engine failed an audit, and not every part is confirmed",
+    State.UNLISTED: "the manifest is damaged, or belongs to another run",
+    State.COMPLETE: "none of these",
+}
+"""How a state is recognized. The first one that applies is the state."""
+
+
+class Operation(StrEnum):
+    """What a command does with a store. To read is what exports, loaders, `verify` and all that look into it do."""
+
+    PREPARE = "prepare"
+    FINISH = "finish"
+    STATUS = "status"
+    LIKE = "like"
+    ERASE = "erase"
+    READ = "read"
+
+
+_COUNTED = frozenset({State.PARTIAL, State.SUSPECT, State.COMPLETE})
+
+ADMITTED: dict[Operation, frozenset[State]] = {
+    Operation.PREPARE: _COUNTED | {State.ABSENT, State.EXPORT, State.UNPLANNED, State.UNLISTED},
+    Operation.FINISH: frozenset({State.PARTIAL, State.COMPLETE}),
+    Operation.STATUS: _COUNTED,
+    Operation.LIKE: _COUNTED | {State.CHANGING, State.UNLISTED},
+    Operation.ERASE: frozenset({State.CHANGING, State.COMPLETE}),
+    Operation.READ: frozenset({State.COMPLETE}),
+}
+"""In which states an operation goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """A directory at one moment.
+
+    `base` is the manifest as `prepare` wrote it; without rows if it was not read. `error` was raised by what is lost or
+    damaged.
+    """
+
+    folder: Folder
+    state: State
+    run_or_none: Run | None = None
+    head: Head = BASE
+    has_manifest: bool = False
+    base: pa.Table = field(default_factory=tables.MANIFEST_SCHEMA.empty_table, repr=False)
+    error: StoreError | None = None
+
+    @property
+    def run(self) -> Run:
+        """The run. Raises StoreError if the directory has none."""
+        if self.run_or_none is None:
+            raise no_store(self.folder)
+        return self.run_or_none
+
+    @property
+    def manifest(self) -> pa.Table:
+        """The manifest after the last change."""
+        return self.head.manifest(self.base)
+
+    @property
+    def has_foreign_manifest(self) -> bool:
+        """Whether the manifest belongs to another run."""
+        return isinstance(self.error, ForeignManifest)
+
+    def require(self, operation: Operation) -> None:
+        """Raise the error of this state unless the operation goes on in it."""
+        if self.state not in ADMITTED[operation]:
+            raise self.error or _ERRORS[self.state](self)
+
+
+def enter(folder: Folder, operation: Operation, skipped: Collection[str] = ()) -> StoreState:
+    """The state of a directory in which the operation goes on. Raises the error of any other state."""
+    found = look(folder, skipped)
+    found.require(operation)
+    return found
+
+
+def look(folder: Folder, skipped: Collection[str] = ()) -> StoreState:  # noqa: PLR0911 - one for each state
+    """What a directory is. `skipped` are columns of the manifest that are not read."""
+    run, head, has_manifest = None, BASE, folder.exists(layout.MANIFEST)
+
+    def found(state: State, error: StoreError | None = None) -> StoreState:
+        return StoreState(folder, state, run, head, has_manifest, error=error)
+
+    try:
+        head = read_head(folder)
+        run = read_run(folder)
+    except StoreError as error:
+        is_restored = head.number > 0 and isinstance(error, CorruptStore)
+        return found(State.RESTORED) if is_restored else found(State.DAMAGED, error)
+    if head.number and (run is None or not has_manifest):
+        return found(State.RESTORED)
+    if run is None:
+        return found(State.EXPORT if folder.exists(layout.EXPORT) else State.ABSENT)
+    if not head.is_done:
+        return found(State.CHANGING)
+    try:
+        tables.check_tables(folder, run)
+    except CorruptStore as error:
+        return found(State.UNPLANNED, error)
+    if not has_manifest:
+        return found(State.PARTIAL)
+    try:
+        base = read_manifest(folder, run, skipped)
+    except CorruptStore as error:
+        return found(State.RESTORED) if head.number else found(State.UNLISTED, error)
+    try:
+        head = with_base(folder, head, base)
+    except CorruptStore as error:
+        return found(State.DAMAGED, error)
+    state = State.SUSPECT if is_suspect(folder, run) else State.COMPLETE
+    return replace(found(state), base=base)
+
+
+def _is_export(found: StoreState) -> StoreError:
+    return StoreError(
+        f"{found.folder.root} is an export, not a store",
+        "If it is not complete, run the same `tokenmill export` again.",
+    )
+
+
+def _partial(found: StoreState) -> StoreError:
+    folder, run = found.folder, found.run
+    return IncompleteStore(
+        f"the store {folder.root} is not complete",
+        f"units        {int(layout.committed_units(folder, run.units).sum()):,} of {run.units:,} are committed",
+        *_completion_advice(folder),
+    )
+
+
+def _completion_advice(folder: Folder) -> tuple[str, ...]:
+    holder = folder.locks.holder(layout.LOCK)
+    if holder is not None:
+        wait = "Wait for it to end; `tokenmill status --watch` shows its progress."
+        return (f"Process {holder} is still writing it. {wait}",)
+    end = last_end(folder, list(heartbeats.read(folder).values()))
+    reason = (f"stopped      {end.outcome}: {end.headline}",) if end is not None and is_failure(end) else ()
+    return (*reason, *next_step(end))
+
+
+def _suspect(found: StoreState) -> StoreError:
+    mismatch = read_mismatch(found.folder)
+    engine, message = ("the fast engine", "") if mismatch is None else (mismatch.engine, mismatch.message)
+    return IncompleteStore(
+        f"{engine} failed an audit in {found.folder.root}",
+        f"found        {message}",
+        "Run the same `tokenmill prepare` again: it compares every part with the reference engine.",
+    )
+
+
+_ERRORS: dict[State, Callable[[StoreState], StoreError]] = {
+    State.ABSENT: lambda found: no_store(found.folder),
+    State.EXPORT: _is_export,
+    State.RESTORED: lambda found: remaking_error(found.folder),
+    State.CHANGING: lambda found: unfinished(found.folder, found.head),
+    State.PARTIAL: _partial,
+    State.SUSPECT: _suspect,
+}
+"""The error of each state in which nothing that was read raised one."""
