@@ -35,7 +35,7 @@ def erase(out: Path) -> None:
     tokenmill.erase(str(out), rows=[("a.jsonl", 0)], request="r", workers=1)
 
 
-def damage(name: str) -> Callable[[Path], None]:
+def damage(name: str) -> Callable[[Path], object]:
     return lambda out: (out / name).write_bytes(b"damaged")
 
 
@@ -47,7 +47,7 @@ def lose(*names: str) -> Callable[[Path], None]:
     return change
 
 
-def after_erasure(change: Callable[[Path], None]) -> Callable[[Path], None]:
+def after_erasure(change: Callable[[Path], object]) -> Callable[[Path], None]:
     def both(out: Path) -> None:
         erase(out)
         change(out)
@@ -102,7 +102,9 @@ CASES: list[tuple[str, State, Callable[[Path], object]]] = [
 COMMANDS: dict[Operation, Callable[[Path], object]] = {
     Operation.FINISH: lambda out: tokenmill.finish(str(out), workers=1),
     Operation.STATUS: lambda out: tokenmill.status(str(out)),
-    Operation.LIKE: lambda out: prepare(str(out.with_name("a.jsonl")), out.with_name("like"), tokenizer=None, like=out),
+    Operation.LIKE: lambda out: tokenmill.prepare(
+        str(out.with_name("a.jsonl")), like=str(out), out=str(out.with_name("like")), workers=1
+    ),
     Operation.ERASE: lambda out: tokenmill.erase(str(out), rows=[("a.jsonl", 0)], request="r", workers=1),
     Operation.READ: lambda out: tokenmill.stats(str(out), workers=1),
 }
