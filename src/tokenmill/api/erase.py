@@ -21,7 +21,14 @@ from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.exports import PRELOAD
 from tokenmill.exports import known_exports as exports_list
-from tokenmill.exports.known_exports import ReachedExport, add_export, known_exports, largest_shard, reach_export
+from tokenmill.exports.known_exports import (
+    ReachedExport,
+    add_export,
+    known_exports,
+    largest_shard,
+    reach_export,
+    require_newest,
+)
 from tokenmill.humanize import Readable
 from tokenmill.options import StrPath
 from tokenmill.pipeline.planning.resources import SMALLEST_WORKER_BYTES, plan_resources
@@ -172,6 +179,9 @@ def _erase(erasure: Erasure, selector: Selector | None, named: Sequence[str]) ->
     layout.remove_temporaries(folder)
     for export in named:  # another process may have to finish this call, and does not get its options
         add_export(folder, export)
+    head = erasure.head()
+    if erasure.request not in {change.request for change in head.history}:
+        require_newest(folder, head)
     head, claim = erasure.erase(selector)
     reached = [
         reach_export(export, folder, head.identity, erasure.fan_out, is_named=export in named)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tokenmill.errors import TRY_AGAIN, StoreError
+from tokenmill.errors import TRY_AGAIN, CorruptStore, StoreError
 from tokenmill.executors.checks import Checks
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.exports import job as names
@@ -98,7 +98,12 @@ class _Convergence:
         if len(manifest.versions) != len(self.heads):
             raise damaged(self.export, names.manifest_file(manifest.number), "it is of other stores")
         for directory, head, version in zip(self.directories, self.heads, manifest.versions, strict=True):
-            require_version(folder_at(directory), head, version)
+            try:
+                require_version(folder_at(directory), head, version)
+            except CorruptStore as error:
+                known = f"known by     {self.export.root}"
+                again = f"If no copy has it: {names.restart_advice(self.export)}"
+                raise CorruptStore(error.headline, known, *error.details, again) from error
 
     def shards(self, manifest: records.ExportManifest) -> dict[int, Files]:
         """The shards with erased documents, and their files without them. Files that lag behind the manifest follow.

@@ -11,17 +11,19 @@ from contextlib import nullcontext
 import msgspec
 import numpy as np
 
-from tokenmill.errors import TRY_AGAIN, RunFailed, SourceError, StorageError, StoreError, UsageError
+from tokenmill.errors import TRY_AGAIN, CorruptStore, RunFailed, SourceError, StorageError, StoreError, UsageError
 from tokenmill.executors.checks import Checks
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.exports import shards
 from tokenmill.exports.converge import converge
 from tokenmill.exports.formats import OWN
 from tokenmill.exports.job import EXPORT, LOCK, FrozenExport, exports_in, is_complete, read_frozen
+from tokenmill.exports.records import read_manifest
 from tokenmill.storage import Folder, folder_at, resolved, scheme
 from tokenmill.storage.digest import hash_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
+from tokenmill.store.chain import Head, StoreVersion, require_version
 from tokenmill.store.collection import Collection
 
 
@@ -94,6 +96,33 @@ def known_exports(store: Folder) -> list[str]:
 def forgotten_exports(store: Folder) -> dict[str, str]:
     """The exports that were taken off the list of a store, and why."""
     return {directory: record.forgotten for directory, record in _records(store).items() if record.forgotten}
+
+
+def require_newest(store: Folder, head: Head) -> None:
+    """Raise CorruptStore if a known export names a version that the store does not have: the store is an older copy.
+
+    Called before a change is claimed, which would have the number of another one.
+    """
+    for directory in known_exports(store):
+        for version in _versions(folder_at(directory), store, head.identity):
+            try:
+                require_version(store, head, version)
+            except CorruptStore as error:
+                forget = f"tokenmill erase {store.root} --forget-export {directory} --reason TEXT"
+                details = (f"known by     {directory}", *error.details, f"Or take that export off the list: {forget}")
+                raise CorruptStore(error.headline, *details) from error
+
+
+def _versions(export: Folder, store: Folder, identity: str) -> list[StoreVersion]:
+    """The versions of a store that the last manifest of an export names; none if the export cannot be read."""
+    try:
+        frozen = read_frozen(export)
+        if frozen is None or not is_complete(export) or not names_store(export, frozen, store, identity):
+            return []
+        versions = read_manifest(export, frozen.job.digest()).versions
+    except (StoreError, StorageError):
+        return []
+    return [version for one, version in zip(frozen.stores, versions, strict=False) if one.identity == identity]
 
 
 def reach_export(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenmill.errors import CorruptStore, StorageError, StoreError
+from tokenmill.errors import CorruptStore, IncompleteStore, StorageError, StoreError
 from tokenmill.executors import progress
 from tokenmill.executors.checks import Checks
 from tokenmill.exports import records
@@ -20,10 +20,10 @@ from tokenmill.store.collection import open_collection
 
 
 def check_exports(store: Folder, head: Head, checks: Checks) -> tuple[dict[str, int], list[str]]:
-    """Check each export that a store knows of, wherever it is. One that is not complete is a problem.
+    """Check each export that a store knows of, wherever it is. One that is not complete could not be checked.
 
-    So is one that is not found, if documents were erased from the store. Returns the number of files of each export,
-    and notices that name exports that were not checked.
+    One that is not found is a problem if documents were erased from the store. Returns the number of files of each
+    export, and notices that name exports that were not checked.
     """
     exports = {}
     notices = [f"export {name} not checked: {reason}" for name, reason in forgotten_exports(store).items()]
@@ -32,6 +32,9 @@ def check_exports(store: Folder, head: Head, checks: Checks) -> tuple[dict[str, 
         export, name = folder_at(directory), directory.removeprefix(f"{store.root}/")
         try:
             frozen = _require_export(export, store, head)
+        except IncompleteStore as error:
+            checks.unfinished.append(error.text)
+            continue
         except CorruptStore as error:
             checks.problems.append(error.text)
             continue
@@ -54,7 +57,7 @@ def _require_export(export: Folder, store: Folder, head: Head) -> FrozenExport:
         raise StoreError("there is no export in it any more")
     if not is_complete(export):
         where = f"export       {export.root}"
-        raise CorruptStore("an export is not complete, so it was not checked", where, EXPORT_AGAIN)
+        raise IncompleteStore("an export is not complete, so it was not checked", where, EXPORT_AGAIN)
     if head.identity not in [one.identity for one in frozen.stores]:
         raise other_store(store, export)
     require_address(export, frozen, store, head.identity)

@@ -10,13 +10,14 @@ import numpy as np
 
 import tokenmill
 from tests.support.inline_executor import InlineExecutor
-from tests.support.restores.world import END, REQUESTS, ROWS, World, url
+from tests.support.restores.world import END, LATE_EXPORT, REQUESTS, ROWS, World, url
 from tokenmill.errors import TokenmillError
 
 COMMAND = re.compile(r"tokenmill erase ([^\s;`]+)((?: --[a-z]+ [^\s;`]+)*)")
 OPTION = re.compile(r"--(request|export) ([^\s;`]+)")
 AGAIN = re.compile(r"tokenmill (export|prepare)(?:` with repair=(True))?")
 REMOVED = re.compile("(Remove|Delete) the file")
+EXPORT_AGAIN = re.compile(r"If no copy has it: Remove the directory (\S+) and export again")
 REPAIRS = 2
 """So often the commands are repeated, before a store counts as not repaired."""
 
@@ -114,9 +115,14 @@ class Judge:
     def _verify(self, name: str) -> None:
         tokenmill.verify(self.world.place.address(name), workers=1, executor=InlineExecutor())
 
-    def repair(self, messages: list[TokenmillError]) -> list[str]:
-        """Run what the messages name, then the same calls again. Returns what is refused afterwards."""
+    def repair(self, messages: list[TokenmillError], *, is_restored: bool = False) -> list[str]:
+        """Run what the messages name, then the same calls again. Returns what is refused afterwards.
+
+        If the records were restored already, exports that know others are made again.
+        """
         for _ in range(REPAIRS):
+            if is_restored:
+                self._export_again(messages)
             self._follow(messages)
             messages = [error for name in self.begun if (error := self._erase(name)) is not None]
             self.ended.update(self.begun if not messages else ())
@@ -139,6 +145,14 @@ class Judge:
                     done.add(command[0])
                     self.tried(command[0], self._run, command)
 
+    def _export_again(self, errors: Iterable[TokenmillError]) -> None:
+        """Remove the exports that messages name as the last resort, and make them again."""
+        directories = {match[1] for error in errors for match in EXPORT_AGAIN.finditer(str(error))}
+        for name in {file.rpartition("/.tokenmill/")[0] for file in self.world.place.read()}:
+            if name and self.world.place.address(name) in directories:
+                self.world.place.remove([file for file in self.world.place.read() if file.startswith(f"{name}/")])
+                self.tried(f"export {name}", self.world.export, name)
+
     def _remove_named(self, message: str) -> None:
         """Remove the files of exports that a message names."""
         words = {word.strip(".,:;`'") for word in message.split()}
@@ -147,7 +161,8 @@ class Judge:
 
     def _run(self, command: re.Match[str]) -> None:
         if command[1] == "export":
-            for directory in self.world.layout:
+            late = [LATE_EXPORT] if any(name.startswith(f"{LATE_EXPORT}/") for name in self.world.place.read()) else []
+            for directory in [*self.world.layout, *late]:
                 self.tried(f"export {directory}", self.world.export, directory)
         elif command[1] == "prepare":
             for store in ROWS:

@@ -17,7 +17,7 @@ from tests.support.restores.judge import Finding, Judge
 from tests.support.restores.places import Files
 from tests.support.restores.remembering import forget
 from tests.support.restores.stage import Actor, Killed, Stage
-from tests.support.restores.world import LAYOUTS, REQUESTS, STORED, World
+from tests.support.restores.world import LATE_EXPORT, LAYOUTS, REQUESTS, ROWS, STORED, World
 from tokenmill.errors import TRY_AGAIN, IncompleteStore, TokenmillError
 
 STEPS = {"restore": 6, "killed": 4, "race": 4, "erase": 2, "copy": 1, "processes": 1}
@@ -110,9 +110,10 @@ class Trial:
         end = self.outcome.plan.end
         refused = self.judge.repair(self.judge.complaints(is_replaced=end in ("mirror", "diverged")))
         if refused and end:
-            self._note("records put back")
+            self._note("put back")
+            self._remove([f"{store}/changes/" for store in ROWS if end != "lost"])
             self.place.write(self.lost)
-            refused = self.judge.repair(self.judge.complaints())
+            refused = self.judge.repair(self.judge.complaints(), is_restored=True)
         for message in refused:
             self.judge.report("dead end", message)
         if not refused:
@@ -154,7 +155,7 @@ class Trial:
             Actor("read", partial(self.judge.read_store, "one", before)),
             Actor("load", partial(self.judge.load, before)),
             Actor("verify", self._verify),
-            Actor("late", partial(self.world.export, "late")),
+            Actor(LATE_EXPORT, partial(self.world.export, LATE_EXPORT)),
         ]
         actors += rng.sample(others, 2 if len(actors) == 1 else rng.randint(0, 1))
         for actor in actors:
@@ -214,12 +215,11 @@ class Trial:
         snapshot, name = rng.choice(self.snapshots), rng.choice("abc")
         self._note(f"{name} in copy {self.snapshots.index(snapshot)} of {len(self.snapshots)}")
         self.judge.mixed.add(name)
-        self.lost = self._records(self.place.read())
+        self.lost = self._stored(self.place.read())
+        self._remove(["copy/"])
         self.place.write({f"copy/{file}": data for file, data in snapshot.items() if file.startswith("one/")})
         self.judge.tried(f"erase {name} in the copy", self.world.erase, name, "copy/one")
-        copied = self.place.read()
-        copy = {file.removeprefix("copy/"): data for file, data in copied.items() if file.startswith("copy/")}
-        self.place.remove(file for file in copied if file.startswith("copy/"))
+        copy = {file.removeprefix("copy/"): data for file, data in self._remove(["copy/"]).items()}
         return self._lay(_pick(copy, rng) if step.names is None else step.names, copy)
 
     # Parts of them.
@@ -251,10 +251,20 @@ class Trial:
     def _without_copy(self) -> Files:
         return {name: data for name, data in self.place.read().items() if not name.startswith("copy/")}
 
+    def _remove(self, directories: list[str]) -> Files:
+        """Remove the files of directories, and return them."""
+        files = {file: data for file, data in self.place.read().items() if file.startswith(tuple(directories))}
+        self.place.remove(files)
+        return files
+
+    def _stored(self, files: Files) -> Files:
+        """The files of the stores without exports: what a backup has."""
+        return {name: data for name, data in files.items() if not self.world.is_export(name)}
+
     def _records(self, files: Files) -> Files:
         """The files of the stores that are no parts, kept columns or exports: what a backup of the records has."""
-        records = {name: data for name, data in files.items() if not self.world.is_export(name)}
-        return {name: data for name, data in records.items() if not any(one in name for one in ("/parts/", "/kept/"))}
+        stored = self._stored(files).items()
+        return {name: data for name, data in stored if not any(one in name for one in ("/parts/", "/kept/"))}
 
     def _lay(self, names: tuple[str, ...], copy: Files) -> tuple[str, ...]:
         there = self.place.read()

@@ -45,6 +45,7 @@ LAYOUTS: list[dict[str, Export]] = [
 """The exports of a trial by their directories: in the store `one`, of it and elsewhere, and of both stores."""
 
 LATE: Export = ("olmo", {})
+LATE_EXPORT = "late"
 """An export that is made while a document is erased."""
 
 
