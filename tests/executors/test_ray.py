@@ -270,6 +270,7 @@ def test_usage_of_places() -> None:
         check_executor("dask")
 
 
+@pytest.mark.timeout(300)  # six commands, each of which starts actors
 def test_stores_that_grow_on_ray(cluster: None, tmp_path: Path) -> None:
     """--keep, --deny, --like, exports of two stores, an erasure and a check equal those of local commands."""
     sources = []

@@ -28,6 +28,7 @@ from tokenmill.exports.shards import ShardTask
 from tokenmill.exports.write_shard import make_shard, split_folder
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store.chain import Head, StoreVersion, read_head, require_version
+from tokenmill.store.layout import restart_advice
 from tokenmill.store.run import require_run
 
 MAX_ROUNDS = 20
@@ -102,7 +103,7 @@ class _Convergence:
                 require_version(folder_at(directory), head, version)
             except CorruptStore as error:
                 known = f"known by     {self.export.root}"
-                again = f"If no copy has it: {names.restart_advice(self.export)}"
+                again = f"If no copy has it: {restart_advice(self.export)}"
                 raise CorruptStore(error.headline, known, *error.details, again) from error
 
     def shards(self, manifest: records.ExportManifest) -> dict[int, Files]:

@@ -6,12 +6,12 @@ import msgspec
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore
-from tokenmill.exports.job import restart_advice
 from tokenmill.storage import Folder
 from tokenmill.storage.digest import hash_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_parquet
 from tokenmill.store import tables
+from tokenmill.store.layout import restart_advice
 
 EXPORT_AGAIN = "Run the same `tokenmill export` again: it writes what is missing."
 WRITE_AGAIN = "Remove the file, then run the same `tokenmill export` again: it writes what is missing."

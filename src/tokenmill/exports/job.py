@@ -25,7 +25,7 @@ from tokenmill.store.held_out import split_name
 STATE = ".tokenmill"
 
 EXPORT = layout.EXPORT
-PLAN = f"{STATE}/plan.parquet"
+PLAN = layout.EXPORT_PLAN
 RECORDS = f"{STATE}/shards"
 RUNS = f"{STATE}/runs"
 LOCK = f"{STATE}/lock"
@@ -188,16 +188,16 @@ def read_frozen(folder: Folder) -> FrozenExport | None:
         begun = is_begun(folder)
         if not folder.exists(EXPORT):  # checked again: another machine may have just published it, and then its plan
             if begun:
-                raise CorruptStore(f"{folder.path(EXPORT)} is missing", restart_advice(folder))
+                raise layout.lost_export(folder)
             return None
     try:
         data = folder.read(EXPORT, EXPORT_BYTES)
-        layout.refuse_other_format(folder, data, FORMAT, restart_advice(folder))
+        layout.refuse_other_format(folder, data, FORMAT, layout.restart_advice(folder))
         frozen = decode(data, FrozenExport)
         _check(frozen)
     except MalformedDataError as damage:
         raise CorruptStore(
-            f"{folder.path(EXPORT)} is damaged", f"reason       {damage}", restart_advice(folder)
+            f"{folder.path(EXPORT)} is damaged", f"reason       {damage}", layout.restart_advice(folder)
         ) from damage
     return frozen
 
@@ -221,11 +221,6 @@ def manifest_numbers(folder: Folder) -> list[int]:
     """Return the numbers of the manifests of an export, in order. The last one describes its files."""
     names = map(_MANIFEST.fullmatch, folder.names(MANIFESTS))
     return sorted(int(match[1]) for match in names if match is not None)
-
-
-def restart_advice(folder: Folder) -> str:
-    """Return the advice for an export that cannot be continued."""
-    return f"Remove the directory {folder.root} and export again."
 
 
 def left_out_changes(before: FrozenExport | None, stores: Collection) -> list[int]:

@@ -9,7 +9,7 @@ from tokenmill.exports import records
 from tokenmill.exports.converge import converge
 from tokenmill.exports.file_checks import EXPORT_AGAIN
 from tokenmill.exports.formats import FORMATS
-from tokenmill.exports.job import PLAN, FrozenExport, is_begun, is_complete, read_frozen, restart_advice
+from tokenmill.exports.job import PLAN, FrozenExport, is_begun, is_complete, read_frozen
 from tokenmill.exports.known_exports import forgotten_exports, known_exports, require_address
 from tokenmill.exports.shards import read_export_plan
 from tokenmill.exports.sort_documents import chunks
@@ -17,6 +17,7 @@ from tokenmill.exports.verify import CheckByteRange, CheckRecords, byte_ranges, 
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store.chain import Head
 from tokenmill.store.collection import open_collection
+from tokenmill.store.layout import restart_advice
 
 
 def check_exports(store: Folder, head: Head, checks: Checks) -> tuple[dict[str, int], list[str]]:

@@ -40,6 +40,7 @@ SPLITS = "splits"
 CHANGES = "changes"
 EXPORTS = "exports"
 EXPORT = ".tokenmill/export.json"
+EXPORT_PLAN = ".tokenmill/plan.parquet"
 
 MAX_JSON_BYTES = 64 << 20
 """No `run.json` or `engine-mismatch.json` is larger. Readers stop there."""
@@ -189,6 +190,16 @@ def damaged(folder: Folder, name: str, reason: str) -> CorruptStore:
 def lost(folder: Folder, name: str) -> CorruptStore:
     """The error for a missing file, with the command that repairs it."""
     return CorruptStore(f"{folder.path(name)} is missing", *advice(name))
+
+
+def lost_export(folder: Folder) -> CorruptStore:
+    """The error for an export whose own record is missing."""
+    return CorruptStore(f"{folder.path(EXPORT)} is missing", restart_advice(folder))
+
+
+def restart_advice(folder: Folder) -> str:
+    """What to do about an export that cannot be continued."""
+    return f"Remove the directory {folder.root} and export again."
 
 
 def advice(name: str) -> list[str]:

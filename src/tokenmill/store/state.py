@@ -43,7 +43,7 @@ class State(StrEnum):
 
 MEANINGS = {
     State.ABSENT: "there is no `run.json`",
-    State.EXPORT: "there is no `run.json`, but the record of an export",
+    State.EXPORT: "there is no `run.json`, but the record or the plan of an export",
     State.DAMAGED: "`run.json` is damaged or of another format, or a record in `changes/` is lost or damaged",
     State.RESTORED: "documents were erased, and `run.json` or the manifest is lost or damaged",
     State.CHANGING: "an erasure is claimed and not done",
@@ -142,7 +142,8 @@ def look(folder: Folder, skipped: Collection[str] = ()) -> StoreState:  # noqa: 
     if head.number and (run is None or not has_manifest):
         return found(State.RESTORED)
     if run is None:
-        return found(State.EXPORT if folder.exists(layout.EXPORT) else State.ABSENT)
+        is_export = any(map(folder.exists, (layout.EXPORT, layout.EXPORT_PLAN)))
+        return found(State.EXPORT if is_export else State.ABSENT)
     if not head.is_done:
         return found(State.CHANGING)
     try:
@@ -164,8 +165,11 @@ def look(folder: Folder, skipped: Collection[str] = ()) -> StoreState:  # noqa: 
 
 
 def _is_export(found: StoreState) -> StoreError:
+    folder = found.folder
+    if not folder.exists(layout.EXPORT):
+        return layout.lost_export(folder)
     return StoreError(
-        f"{found.folder.root} is an export, not a store",
+        f"{folder.root} is an export, not a store",
         "If it is not complete, run the same `tokenmill export` again.",
     )
 
