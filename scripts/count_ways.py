@@ -1,8 +1,9 @@
-"""Count the source files that five ways through the program enter: `python -m scripts.count_ways [--files]`.
+"""Count the source files that six ways through the program enter: `python -m scripts.count_ways [--files]`.
 
 The ways are: a unit in a worker, a shard in a worker, a death from the worker's end to the decision about its document,
-`status`, and a batch of a loader that gave one before. A profile function in every process records the files of
-tokenmill whose code runs while the way's first function is on the stack, in all threads of that process.
+`status`, a batch of a loader that gave one before, and the erasure of a document in the process that was called. A
+profile function in every process records the files of tokenmill whose code runs while the way's first function is on
+the stack, in all threads of that process.
 `--src DIR` counts another tree, by the same names of functions.
 """
 
@@ -25,6 +26,7 @@ WAYS = {
     "Driver.run": "death to decision",
     "status": "status",
     "Loader.__getitem__": "warm batch",
+    "erase": "erasure of a document",
 }
 
 PROFILE = """
@@ -59,6 +61,7 @@ loader = tokenmill.loader({store!r}, sequence_tokens=16, batch_sequences=2, grai
 loader[0]
 loader[1]
 tokenmill.status({store!r})
+tokenmill.erase({store!r}, rows=[("good.parquet", 250)], request="count", workers=1)
 """
 
 
