@@ -101,7 +101,7 @@ class Judge:
             found.append(self.tried(f"open {store}", self.read_store, store, set()))
             found.append(self.tried(f"verify {store}", self._verify, store))
         is_accepted = not any(found)
-        for name in self.world.layout:
+        for name in self._exports():
             if "/" not in name:
                 found.append(self.tried(f"verify {name}", self._verify, name))
         if is_accepted and not (is_replaced and any(found)) and (left := self.leftovers()):
@@ -112,13 +112,21 @@ class Judge:
         """The files that have text of documents whose erasure succeeded."""
         return self.world.leftovers(self.world.place.read(), self.ended)
 
+    def _exports(self) -> list[str]:
+        """The exports that there are."""
+        late = [LATE_EXPORT] if any(name.startswith(f"{LATE_EXPORT}/") for name in self.world.place.read()) else []
+        return [*self.world.layout, *late]
+
     def _verify(self, name: str) -> None:
         tokenmill.verify(self.world.place.address(name), workers=1, executor=InlineExecutor())
 
-    def repair(self, messages: list[TokenmillError], *, is_restored: bool = False) -> list[str]:
+    def repair(
+        self, messages: list[TokenmillError], *, is_replaced: bool = False, is_restored: bool = False
+    ) -> list[str]:
         """Run what the messages name, then the same calls again. Returns what is refused afterwards.
 
-        If the records were restored already, exports that know others are made again.
+        If the records were restored already, exports that know others are made again. A store that was replaced as a
+        whole does not know of exports that were made since then.
         """
         for _ in range(REPAIRS):
             if is_restored:
@@ -126,7 +134,7 @@ class Judge:
             self._follow(messages)
             messages = [error for name in self.begun if (error := self._erase(name)) is not None]
             self.ended.update(self.begun if not messages else ())
-            messages += self.complaints()
+            messages += self.complaints(is_replaced=is_replaced)
             if not messages:
                 return []
         return [" | ".join(str(error).splitlines()) for error in messages]
@@ -161,8 +169,7 @@ class Judge:
 
     def _run(self, command: re.Match[str]) -> None:
         if command[1] == "export":
-            late = [LATE_EXPORT] if any(name.startswith(f"{LATE_EXPORT}/") for name in self.world.place.read()) else []
-            for directory in [*self.world.layout, *late]:
+            for directory in self._exports():
                 self.tried(f"export {directory}", self.world.export, directory)
         elif command[1] == "prepare":
             for store in ROWS:

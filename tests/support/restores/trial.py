@@ -17,7 +17,7 @@ from tests.support.restores.judge import Finding, Judge
 from tests.support.restores.places import Files
 from tests.support.restores.remembering import forget
 from tests.support.restores.stage import Actor, Killed, Stage
-from tests.support.restores.world import LATE_EXPORT, LAYOUTS, REQUESTS, ROWS, STORED, World
+from tests.support.restores.world import LATE_EXPORT, LAYOUTS, REQUESTS, STORED, World
 from tokenmill.errors import TRY_AGAIN, IncompleteStore, TokenmillError
 
 STEPS = {"restore": 6, "killed": 4, "race": 4, "erase": 2, "copy": 1, "processes": 1}
@@ -108,10 +108,11 @@ class Trial:
     def _repair(self) -> None:
         forget()
         end = self.outcome.plan.end
-        refused = self.judge.repair(self.judge.complaints(is_replaced=end in ("mirror", "diverged")))
+        is_replaced = end in ("mirror", "diverged")
+        refused = self.judge.repair(self.judge.complaints(is_replaced=is_replaced), is_replaced=is_replaced)
         if refused and end:
             self._note("put back")
-            self._remove([f"{store}/changes/" for store in ROWS if end != "lost"])
+            self._remove([] if end == "lost" else ["one/changes/"])
             self.place.write(self.lost)
             refused = self.judge.repair(self.judge.complaints(), is_restored=True)
         for message in refused:
@@ -182,7 +183,7 @@ class Trial:
 
     def _copy(self, _: Step, rng: random.Random) -> None:
         """`cp -r` of a store, and an erasure in the copy: it changes no export of the original."""
-        self.place.write({f"copy/{name}": data for name, data in self.place.read().items() if name.startswith("one/")})
+        self.place.write({f"copy/{name}": data for name, data in _of_one(self.place.read()).items()})
         name, before = rng.choice("abc"), self._without_copy()
         self._note(f"{name} in the copy")
         self.judge.tried(f"erase {name} in the copy", self.world.erase, name, "copy/one")
@@ -204,9 +205,9 @@ class Trial:
         """The store is replaced by an earlier copy. Its exports elsewhere and loaders know better."""
         there, snapshot = self.place.read(), rng.choice(self.snapshots)
         self._note(f"copy {self.snapshots.index(snapshot)} of {len(self.snapshots)}")
-        self.lost = self._records(there)
+        self.lost = _of_one(self._records(there))
         elsewhere = {name: data for name, data in there.items() if not name.startswith("one/")}
-        inside = {name: data for name, data in snapshot.items() if name.startswith("one/")}
+        inside = _of_one(snapshot)
         places.replace(self.place, {**elsewhere, **inside})
         self.judge.begun = self.judge.begun or ["a"]
 
@@ -215,9 +216,9 @@ class Trial:
         snapshot, name = rng.choice(self.snapshots), rng.choice("abc")
         self._note(f"{name} in copy {self.snapshots.index(snapshot)} of {len(self.snapshots)}")
         self.judge.mixed.add(name)
-        self.lost = self._stored(self.place.read())
+        self.lost = _of_one(self._stored(self.place.read()))
         self._remove(["copy/"])
-        self.place.write({f"copy/{file}": data for file, data in snapshot.items() if file.startswith("one/")})
+        self.place.write({f"copy/{file}": data for file, data in _of_one(snapshot).items()})
         self.judge.tried(f"erase {name} in the copy", self.world.erase, name, "copy/one")
         copy = {file.removeprefix("copy/"): data for file, data in self._remove(["copy/"]).items()}
         return self._lay(_pick(copy, rng) if step.names is None else step.names, copy)
@@ -272,6 +273,11 @@ class Trial:
         self.place.write(changed)
         self.is_clean = self.is_clean and not changed
         return tuple(changed)
+
+
+def _of_one(files: Files) -> Files:
+    """The files of the store that is copied and replaced."""
+    return {name: data for name, data in files.items() if name.startswith("one/")}
 
 
 def _is_refusal(error: TokenmillError) -> bool:

@@ -106,12 +106,14 @@ class World:
             self.versions.append(self.place.read())
 
     def write_source(self, store: str) -> None:
-        """The documents of a store, each with words of its own."""
+        """The documents of a store, each with words of its own. Stores of all layouts have the same file."""
+        if (path := self.sources / f"{store}.parquet").exists():
+            return
         rows = range(ROWS[store])
         texts = [f"{store} document {row} tells {f'{store}word{row} and more ' * (row % 5 + 1)}" for row in rows]
         table = pa.table({"text": texts, "url": [url(store, row) for row in rows]})
         self.sources.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, self.sources / f"{store}.parquet", row_group_size=6)
+        pq.write_table(table, path, row_group_size=6)
 
     def prepare(self, store: str, *, repair: bool = False) -> None:
         """Make a store, complete it, or make its damaged parts again."""
