@@ -1,6 +1,6 @@
 """Publishes a heartbeat to the store every few seconds: this driver runs, and how far it is (see store/heartbeats).
 
-Metrics are made from the same records.
+Metrics are made from the same records. How the run ended is in the last heartbeat, and in the last line of the log.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from tokenmill.errors import TokenmillError
+from tokenmill.errors import INTERRUPTED, RunFailed, TokenmillError, exit_code_of
 from tokenmill.store import heartbeats, layout
+from tokenmill.system import limits
 from tokenmill.system.storage_settings import bind
 
 if TYPE_CHECKING:
@@ -32,9 +33,13 @@ if TYPE_CHECKING:
 # Rates are averages over this time.
 RECENT_SECONDS = 60.0
 
+# Longer headlines are cut.
+MAX_HEADLINE = 500
+COMPLETE, FAILED, INTERRUPTION = "complete", "failed", "interrupted"
+
 
 class Heartbeat:
-    """Publishes from a thread of its own while its block lasts. The last heartbeat says that the driver has ended."""
+    """Publishes from a thread of its own while its block lasts. The last heartbeat says how the block has ended."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - the run, and what reads its state
         self,
@@ -71,13 +76,16 @@ class Heartbeat:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def set_end(self, end: heartbeats.EndRecord) -> None:
-        """Set how the work ended, for the last heartbeat."""
-        self._end = end
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        end = self._end = heartbeats.EndRecord(COMPLETE) if error is None else _end_of(error)
+        record = {"outcome": end.outcome, "kind": end.kind, "headline": end.headline, "exit_code": end.exit_code}
+        advice = {"advice": end.advice} if end.advice else {}
+        try:
+            with suppress(TokenmillError):  # a failure to record is ignored
+                self._events.log("end", **record, **advice)
+        finally:
+            self._ended.set()
+            self._thread.join()
 
     def _loop(self) -> None:
         self._publish(ended=False)
@@ -123,3 +131,18 @@ class Heartbeat:
             units_done=units_done,
             planned_bytes_done=planned_bytes_done,
         )
+
+
+def _end_of(error: BaseException) -> heartbeats.EndRecord:
+    code = exit_code_of(error)
+    if code == INTERRUPTED:
+        return heartbeats.EndRecord(INTERRUPTION, "Interrupted", "interrupted by a signal", code)
+    error = error if isinstance(error, TokenmillError) else limits.explained(error) or error
+    code = exit_code_of(error)
+    headline = error.headline if isinstance(error, TokenmillError) else str(error)
+    advice = error.advice if isinstance(error, RunFailed) else ()
+    return heartbeats.EndRecord(FAILED, type(error).__name__, _shown(headline), code, tuple(map(_shown, advice)))
+
+
+def _shown(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()[:MAX_HEADLINE]  # a file name may not be UTF-8

@@ -18,7 +18,7 @@ from tokenmill.executors.fan_out import FanOut, run_all
 from tokenmill.executors.messages import work_failed
 from tokenmill.executors.outcomes import Died, Failed
 from tokenmill.executors.retry_policy import DEFAULT_POLICY
-from tokenmill.pipeline.planning.compare_sources import USE_THE_ORIGINAL
+from tokenmill.pipeline.planning.compare import USE_THE_ORIGINAL
 from tokenmill.pipeline.planning.freeze import freeze, grow, publish_again, publish_lists
 from tokenmill.pipeline.planning.run_once import PLANNING, run_once
 from tokenmill.pipeline.unit import plan
