@@ -125,7 +125,7 @@ class RunCompletion:
                 if needs is not None:
                     check_room(context, self.engine, missing, pool, needs)
                 units, workers = context.frozen.run.units, context.workers
-                context.events.log("start", units=units, missing=len(missing), workers=workers, engine=self.engine)
+                context.events.log.add("start", units=units, missing=len(missing), workers=workers, engine=self.engine)
                 while (manifest := self.attempt(pool, check_rows)) is None:
                     pass
             except BaseException:

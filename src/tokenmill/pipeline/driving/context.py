@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from tokenmill.humanize import count
 from tokenmill.pipeline.driving.events import RunEvents, RunLog
-from tokenmill.pipeline.unit.tokenize import CompanionTarget
+from tokenmill.pipeline.unit.tokenize import Tokenize
 from tokenmill.store.manifest import log_run
 from tokenmill.store.mismatch import read_mismatch
 
@@ -55,10 +55,10 @@ class Companion:
     context: RunContext
     engine: str
 
-    def target(self) -> CompanionTarget:
-        """What a worker needs."""
+    def function(self) -> Tokenize:
+        """What a worker needs to make its parts."""
         folder, frozen = self.context.folder, self.context.frozen
-        return CompanionTarget(folder.root, frozen.run.job, self.engine, self.context.limits, frozen.reference_version)
+        return Tokenize(folder.root, frozen.run.job, self.engine, self.context.limits, frozen.reference_version)
 
 
 def make_companions(first: RunContext, runs: Iterable[tuple[RunContext, str]]) -> list[Companion]:

@@ -88,14 +88,14 @@ class Driver:
                 self._run_missing(executor)
         finally:
             for context in (self.context, *(companion.context for companion in self.companions)):
-                context.events.flush()
+                context.events.log.flush()
             self.seconds += time.monotonic() - started
         if self._failures and self.context.is_shared:
             self.committed.list_parts()  # another driver may have done what failed here
         missing = len(self.committed.missing())
         if self._failures and missing:
             units = self.context.frozen.run.units
-            raise run_failed(self._failures, missing, units, self.context.events.log_path)
+            raise run_failed(self._failures, missing, units, self.context.events.log.path)
         if missing:
             raise self.budget.exceeded_so_far()
 
@@ -126,7 +126,7 @@ class Driver:
             prefetch=PREFETCH_UNITS if is_remote else 0,
             should_stop=self.schedule.is_done_elsewhere,
         )
-        targets = tuple(companion.target() for companion in self.companions)
+        targets = tuple(companion.function() for companion in self.companions)
         function: Callable[[UnitTask], Any] = Tokenize(*self._function_arguments(engine), targets)
         for outcome in executor.run(function, self.schedule.tasks(self._pending_units(), should_stop), policy):
             task = outcome.item

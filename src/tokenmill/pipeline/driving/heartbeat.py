@@ -82,7 +82,7 @@ class Heartbeat:
         advice = {"advice": end.advice} if end.advice else {}
         try:
             with suppress(TokenmillError):  # a failure to record is ignored
-                self._events.log("end", **record, **advice)
+                self._events.log.add("end", **record, **advice)
         finally:
             self._ended.set()
             self._thread.join()

@@ -39,23 +39,12 @@ from tokenmill.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
-class CompanionTarget:
-    """What a worker needs to make the parts of a companion (see `Tokenize`)."""
-
-    directory: str
-    job: Job
-    engine: str
-    limits: WorkerLimits
-    reference_version: str
-
-
-@dataclass(frozen=True, slots=True)
 class Tokenize:
     """The function that turns a unit into a part of the store in `directory`.
 
     `reference_version` is the version, at the start of the run, of the library that defines the tokens. With `recheck`
-    the reference engine tokenizes the unit, and an existing part is kept only if it is equal. `companions` make the
-    parts of other stores from the same documents.
+    the reference engine tokenizes the unit, and an existing part is kept only if it is equal. `companions` are
+    those of other stores, whose parts are made from the same documents.
     """
 
     directory: str
@@ -64,7 +53,7 @@ class Tokenize:
     limits: WorkerLimits
     reference_version: str = ""
     recheck: bool = False
-    companions: tuple[CompanionTarget, ...] = ()
+    companions: tuple[Tokenize, ...] = ()
 
     def prefetch(self, task: UnitTask) -> None:
         """Start to look for the part of a unit, and to fetch its sources, while another unit is being tokenized."""
@@ -111,7 +100,7 @@ class Tokenize:
 class CompanionPart:
     """The part of a companion. The first error ends it."""
 
-    def __init__(self, target: CompanionTarget, task: UnitTask, tokenizers: int) -> None:
+    def __init__(self, target: Tokenize, task: UnitTask, tokenizers: int) -> None:
         self._target = target
         self._folder = folder_at(target.directory)
         self._builder: PartBuilder | None = None
