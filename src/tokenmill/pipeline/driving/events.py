@@ -102,11 +102,11 @@ class RunEvents:
         self.peak_worker_bytes = max(self.peak_worker_bytes, worker.peak_bytes)
         self.unread_groups += committed.unread_groups
         before = self.step
-        self.step = Step(
+        self.step = replace(
+            before,
             text_bytes=before.text_bytes + summary.text_bytes,
             tokens=before.tokens + summary.tokens,
             units=before.units + 1,
-            deaths=before.deaths,
             bad=before.bad + summary.quarantined_rows,
             workers_text=self.workers_text(),
         )

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 import msgspec
@@ -38,23 +39,20 @@ MAX_HEADLINE = 500
 COMPLETE, FAILED, INTERRUPTION = "complete", "failed", "interrupted"
 
 
+@dataclass
 class Heartbeat:
     """Publishes from a thread of its own while its block lasts. The last heartbeat says how the block has ended."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the run, and what reads its state
-        self,
-        folder: Folder,
-        events: RunEvents,
-        pool: Pool,
-        rank_share: RankShare | None,
-        progress: Callable[[], tuple[int, int]],
-        metrics: MetricsFile | None = None,
-    ) -> None:
-        self._metrics = metrics
-        self._folder = folder
-        self._progress = progress
-        self._events = events
-        self._pool = pool
+    folder: Folder
+    events: RunEvents
+    pool: Pool
+    rank_share: RankShare | None
+    progress: Callable[[], tuple[int, int]]
+    metrics: MetricsFile | None = None
+    _end: heartbeats.EndRecord | None = field(default=None, init=False)
+    _ended: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def __post_init__(self) -> None:
         host, now = socket.gethostname().partition(".")[0] or "host", time.time()
         self._first = heartbeats.HeartbeatRecord(
             driver=f"{int(now * 1000):014d}-{host}-{secrets.token_hex(3)}",
@@ -62,17 +60,15 @@ class Heartbeat:
             process=os.getpid(),
             started=now,
             time=now,
-            every_seconds=heartbeats.interval_seconds(folder),
-            rank=rank_share.rank if rank_share else None,
-            of=rank_share.of if rank_share else None,
+            every_seconds=heartbeats.interval_seconds(self.folder),
+            rank=self.rank_share.rank if self.rank_share else None,
+            of=self.rank_share.of if self.rank_share else None,
         )
-        self._end: heartbeats.EndRecord | None = None
         self._recent: deque[tuple[float, int, int]] = deque([(time.monotonic(), 0, 0)])
-        self._ended = threading.Event()
         self._thread = threading.Thread(target=bind(self._loop), daemon=True)
 
     def __enter__(self) -> Self:
-        self._folder.create(layout.DRIVERS)
+        self.folder.create(layout.DRIVERS)
         self._thread.start()
         return self
 
@@ -82,7 +78,7 @@ class Heartbeat:
         advice = {"advice": end.advice} if end.advice else {}
         try:
             with suppress(TokenmillError):  # a failure to record is ignored
-                self._events.log.add("end", **record, **advice)
+                self.events.log.add("end", **record, **advice)
         finally:
             self._ended.set()
             self._thread.join()
@@ -91,7 +87,7 @@ class Heartbeat:
         self._publish(ended=False)
         if not self._first.rank:  # of many ranks, the first one is enough
             with suppress(TokenmillError):  # the next driver tries it again
-                heartbeats.prune(self._folder)
+                heartbeats.prune(self.folder)
         while not self._ended.wait(self._first.every_seconds):
             self._publish(ended=False)
         self._publish(ended=True)
@@ -99,27 +95,27 @@ class Heartbeat:
     def _publish(self, *, ended: bool) -> None:
         beat = self._record(ended=ended)
         with suppress(TokenmillError):  # publishing a part meets the same error, and reports it
-            heartbeats.publish(self._folder, beat)
+            heartbeats.publish(self.folder, beat)
         with suppress(Exception):  # a run does not end because of its metrics
-            if self._metrics is not None:
-                self._metrics.update(beat)
+            if self.metrics is not None:
+                self.metrics.update(beat)
 
     def _record(self, *, ended: bool) -> heartbeats.HeartbeatRecord:
-        events, step = self._events, self._events.step
+        events, step = self.events, self.events.step
         now = time.monotonic()
         self._recent.append((now, step.text_bytes, step.tokens))
         while now - self._recent[0][0] > RECENT_SECONDS and len(self._recent) > 2:
             self._recent.popleft()
         since, text_bytes, tokens = self._recent[0]
         seconds = max(now - since, 1e-3)
-        units_done, planned_bytes_done = self._progress()
+        units_done, planned_bytes_done = self.progress()
         return msgspec.structs.replace(
             self._first,
             time=time.time(),
             ended=ended,
             end=self._end if ended else None,
-            workers=self._pool.workers,
-            nodes=tuple(self._pool.nodes) or (self._first.host,),
+            workers=self.pool.workers,
+            nodes=tuple(self.pool.nodes) or (self._first.host,),
             units=step.units,
             tokens=step.tokens,
             text_bytes=step.text_bytes,
