@@ -28,6 +28,7 @@ from tokenmill.pipeline.planning.compare import (
 )
 from tokenmill.pipeline.planning.deduplicate import find_duplicates
 from tokenmill.pipeline.planning.request import PrepareRequest, versions
+from tokenmill.pipeline.planning.sample import write_vocabulary
 from tokenmill.pipeline.planning.split_sources import plan_units
 from tokenmill.pipeline.unit.documents import fast_bytes
 from tokenmill.sources import with_identities
@@ -340,12 +341,13 @@ def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, a
     refuse_other_duplicates(folder, run, planned.run)
     contents = {layout.SOURCES: tables.table_bytes(before), layout.PLAN: tables.table_bytes(planned.whole_plan)}
     hashes = {name: hash_of(data) for name, data in contents.items()}
-    counts = {"sources": (run.sources, len(before)), "units": (run.planned_units, planned.run.planned_units)}
-    counts["source bytes"] = (run.source_bytes, request.source_bytes)
-    if hashes != {layout.SOURCES: run.sources_blake3, layout.PLAN: run.plan_blake3} or any(
-        a != b for a, b in counts.values()
-    ):
-        differing = [f"{name:<12} were {was:,}, are now {now:,}" for name, (was, now) in counts.items() if was != now]
+    if hashes != {layout.SOURCES: run.sources_blake3, layout.PLAN: run.plan_blake3}:
+        counts = (
+            ("sources", run.sources, len(before)),
+            ("units", run.planned_units, planned.run.planned_units),
+            ("source bytes", run.source_bytes, request.source_bytes),
+        )
+        differing = [f"{name:<12} were {was:,}, are now {now:,}" for name, was, now in counts if was != now]
         raise JobChanged(
             f"{damage.headline}, and cannot be made again from these sources",
             f"run          {folder.root}",
@@ -389,8 +391,7 @@ def _write_vocabulary(folder: Folder, run: Run, request: PrepareRequest) -> None
     try:
         read_vocabulary(folder, run.job.tokenizer)
     except CorruptStore:
-        folder.create(layout.TOKENIZER)
-        _publish_files(folder, {f"{layout.TOKENIZER}/{run.job.tokenizer.file}": request.vocabulary.content})
+        write_vocabulary(folder, request.vocabulary)
 
 
 def _write_deny_list(folder: Folder, run: Run, request: PrepareRequest) -> None:
