@@ -177,19 +177,9 @@ class Died(Generic[Item]):
     workers: int
 
     @property
-    def how(self) -> str:
-        """How the worker ended, as a phrase."""
-        return str(self.end)
-
-    @property
     def last_line(self) -> str:
         """The last line that the worker printed; empty if it printed nothing."""
         return self.output_tail.rpartition("\n")[2][:SHOWN_LINE]
-
-    @property
-    def exit_code(self) -> int:
-        """The worker's exit code; negative for a signal."""
-        return self.end.exit_code
 
 
 Outcome = Done[Item, Value] | Failed[Item] | Died[Item]

@@ -110,7 +110,7 @@ class Driver:
 
     def _begin(self, title: str) -> None:
         _, done_bytes = self.committed.progress()
-        self.context.report.begin(title, self.context.frozen.planned_bytes, done_bytes, self.context.workers)
+        self.context.report.begin(title, self.context.frozen.run.text_bytes, done_bytes, self.context.workers)
 
     def _dispatch(self, executor: Executor, engine: str) -> None:
         """Tokenize the pending units until they are done, too many are in trouble, or the engine changes."""

@@ -84,11 +84,6 @@ class FrozenRun:
         """The version of that library when the run was started."""
         return self.run.versions.get(self.reference_engine, "")
 
-    @property
-    def planned_bytes(self) -> int:
-        """The text of all units, as planned."""
-        return int(self.plan["text_bytes"].to_numpy().sum())
-
 
 def freeze(
     folder: Folder,

@@ -217,7 +217,7 @@ def _death(death: Died[Files]) -> SourceError:
     return SourceError(
         "a worker died while it read the footer of a source",
         f"file         {death.item[0].path}",
-        f"reason       {death.worker} {death.how}",
+        f"reason       {death.worker} {death.end}",
         *([f"last output  {death.last_line}"] if death.last_line else []),
         "The file is probably damaged: compare it with the original.",
     )
