@@ -18,6 +18,7 @@ from typing import Any, Self
 from tokenmill.executors.forkserver import ForkServer
 from tokenmill.executors.forkserver_main import Preload
 from tokenmill.executors.outcomes import (
+    Attempt,
     Capacity,
     Cause,
     Died,
@@ -27,7 +28,7 @@ from tokenmill.executors.outcomes import (
     Value,
     Worker,
 )
-from tokenmill.executors.retry_policy import DEFAULT_POLICY, Attempt, RetryPolicy
+from tokenmill.executors.retry_policy import DEFAULT_POLICY, RetryPolicy
 from tokenmill.executors.worker_process import WorkerProcess
 from tokenmill.system import machine
 

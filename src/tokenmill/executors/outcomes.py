@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Generic, Protocol, Self, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from tokenmill.errors import TokenmillError, error_class, exit_code_of
 from tokenmill.executors.retry_policy import DEFAULT_POLICY, RetryPolicy
@@ -152,6 +152,30 @@ class ExitReport:
             return f"was killed ({signal_name(-self.exit_code)})"
         limit = f": the limit of its cgroup is {size(int(self.limit))}" if self.limit else ""
         return f"was killed by the kernel, which ran out of memory{limit} ({signal_name(-self.exit_code)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An item, and how many earlier attempts ended in a crash of the worker or in an external kill."""
+
+    item: Any
+    crashes: int = 0
+    kills: int = 0
+
+    @property
+    def number(self) -> int:
+        """Number of this attempt, from one."""
+        return self.crashes + self.kills + 1
+
+    def after(self, end: ExitReport) -> Attempt:
+        """The next attempt, after this one ended in a death."""
+        if end.by_others:
+            return replace(self, kills=self.kills + 1)
+        return replace(self, crashes=self.crashes + 1)
+
+    def is_exhausted(self, policy: RetryPolicy) -> bool:
+        """Whether the policy allows no further attempt."""
+        return self.crashes >= policy.max_crashes or self.kills >= policy.max_kills
 
 
 @dataclass(frozen=True, slots=True)

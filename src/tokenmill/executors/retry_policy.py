@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from tokenmill.executors.outcomes import ExitReport
+from dataclasses import dataclass
 
 
 def never() -> bool:
@@ -37,27 +33,3 @@ class RetryPolicy:
 
 
 DEFAULT_POLICY = RetryPolicy()
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """An item, and how many earlier attempts ended in a crash of the worker or in an external kill."""
-
-    item: Any
-    crashes: int = 0
-    kills: int = 0
-
-    @property
-    def number(self) -> int:
-        """Number of this attempt, from one."""
-        return self.crashes + self.kills + 1
-
-    def after(self, end: ExitReport) -> Attempt:
-        """The next attempt, after this one ended in a death."""
-        if end.by_others:
-            return replace(self, kills=self.kills + 1)
-        return replace(self, crashes=self.crashes + 1)
-
-    def is_exhausted(self, policy: RetryPolicy) -> bool:
-        """Whether the policy allows no further attempt."""
-        return self.crashes >= policy.max_crashes or self.kills >= policy.max_kills

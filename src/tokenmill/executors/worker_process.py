@@ -14,8 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tokenmill.executors.forkserver import END_SECONDS, ForkServer
-from tokenmill.executors.outcomes import Cause, Done, ErrorRecord, ExitReport, Failed, Worker
-from tokenmill.executors.retry_policy import Attempt
+from tokenmill.executors.outcomes import Attempt, Cause, Done, ErrorRecord, ExitReport, Failed, Worker
 from tokenmill.system import machine, status_page, storage_settings
 
 # Bytes of a worker's output that a death report shows.
