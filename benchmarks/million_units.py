@@ -8,7 +8,8 @@ unit each (--unit-bytes 1 keeps row groups apart), and every step is a process o
     execute            the plan is read, and every unit given to a worker of the local executor, whose function does
                        nothing; two workers
     execute, ahead     the same with two more units in the hands of each worker, as where a network is in between
-    execute, Ray       the same by the Ray executor, up to --most-ray units, the start of its cluster included
+    execute, Ray       the same by the Ray executor, on the cluster of `ray start --head`, up to --most-ray
+                       units
     run                `tokenmill.prepare` whole, but for what workers do: each writes a part of ten made-up tokens
     run, Ray           the same with on="ray", up to --most-ray units
     status, stopped    `tokenmill status` of a store in which 0.1 % of the parts are missing
@@ -164,7 +165,7 @@ def execute_local(store: str, workers: str, ahead: str) -> dict[str, Any]:
 
 
 def execute_ray(store: str, workers: str) -> dict[str, Any]:
-    """Through Ray, on a cluster that is started for it."""
+    """Through Ray, on the cluster of this machine."""
     from tokenmill.executors.ray.executor import RayExecutor  # noqa: PLC0415 - an extra
 
     with RayExecutor() as executor:

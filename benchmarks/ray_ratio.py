@@ -1,9 +1,10 @@
 """What Ray costs on one machine: `tokenmill prepare` by the local executor and by Ray, with the same two workers.
 
 Rounds are interleaved, and the figure of each side is its best round. The speed is that of the command's own account:
-it counts from when units are given out, so the start of a cluster is left out; the seconds of the whole command are
+it counts from when units are given out, so joining a cluster is left out; the seconds of the whole command are
 told beside it. The parts of both stores are compared. Ends with exit code 1 if Ray reaches less than 0.9.
 
+    ray start --head    # the cluster that --on ray joins
     TOKENMILL_TEST_DATA=DIR python -m benchmarks.ray_ratio [--rounds 3] [--copies 4] [--workers 2] [--tokenizer gpt2]
 """
 

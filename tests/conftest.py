@@ -55,7 +55,7 @@ SLOW_FILES = {
     "executors/test_cluster.py",
     "executors/test_contract.py",
     "executors/test_node_versions.py",
-    "executors/test_own_cluster.py",
+    "executors/test_join_cluster.py",
     "executors/test_prefetch.py",
     "executors/test_ray.py",
     "exports/test_begun_exports.py",

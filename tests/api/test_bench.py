@@ -27,7 +27,7 @@ from tests.support.killing import wait_until
 from tests.support.servers.hub import Hub
 from tests.support.servers.seaweed import Bucket
 from tokenmill.errors import SourceError, UsageError
-from tokenmill.pipeline.bench import library, measure, scratch
+from tokenmill.pipeline.bench import library, measure
 from tokenmill.pipeline.bench import run as bench_run
 from tokenmill.pipeline.bench.measure import Speed
 from tokenmill.pipeline.bench.result import describe_limit, make_cell, with_forecast
@@ -308,6 +308,6 @@ def test_sources_and_parts_may_be_in_an_object_store(tmp_path: Path, documents: 
 
 def test_parts_go_to_the_disk_of_a_directory_that_does_not_exist_yet(tmp_path: Path) -> None:
     """A directory that does not exist yet is measured on the disk it will be on."""
-    with scratch.scratch(str(tmp_path / "not" / "yet")) as folder:
+    with bench_run.scratch(str(tmp_path / "not" / "yet")) as folder:
         assert os.path.dirname(folder.root) == str(tmp_path)
     assert os.listdir(tmp_path) == []

@@ -172,7 +172,7 @@ def test_a_death_costs_only_the_item_that_had_it(make: Make) -> None:
     for way, expected in WAYS.items():
         deaths = [death for death in died if death.item == way]
         assert [(death.attempt, death.final) for death in deaths] == [(1, False), (2, False), (3, True)]
-        assert all((death.exit_code, death.how) == expected for death in deaths)
+        assert all((death.end.exit_code, str(death.end)) == expected for death in deaths)
     assert len({death.worker.pid for death in died}) == len(died) == 18
     assert all(death.worker.peak_bytes > 0 and death.seconds >= 0 for death in died)
     assert not any(death.end.by_kernel for death in died)
@@ -205,7 +205,9 @@ def test_a_worker_that_will_not_end_is_killed(make: Make, monkeypatch: pytest.Mo
     """A worker that stopped answering but does not come to its end does not hold up the run."""
     monkeypatch.setattr(forkserver, "END_SECONDS", 0.2)
     outcomes = list(make(1).run(linger, [1]))
-    assert [(outcome.attempt, outcome.exit_code) for outcome in outcomes] == [(n, -signal.SIGKILL) for n in (1, 2, 3)]
+    assert [(outcome.attempt, outcome.end.exit_code) for outcome in outcomes] == [
+        (n, -signal.SIGKILL) for n in (1, 2, 3)
+    ]
 
 
 def test_last_words_are_kept(make: Make) -> None:
@@ -431,7 +433,7 @@ def test_the_death_of_the_forkserver_costs_a_retry() -> None:
         rest = list(outcomes)
     done = [outcome.item for outcome in rest if isinstance(outcome, Done)]
     assert len(set(done)) == len(done) == 199
-    assert all(outcome.how == "was killed (SIGKILL)" for outcome in rest if isinstance(outcome, Died))
+    assert all(str(outcome.end) == "was killed (SIGKILL)" for outcome in rest if isinstance(outcome, Died))
     assert not set(alive(before))
 
 
@@ -455,7 +457,7 @@ def test_a_worker_that_does_not_move_on_is_stopped(make: Make) -> None:
     outcomes = list(make(2).run(mark_and_sleep, [[0.8, 0.8, 0.8], [0.1, 30.0]], RetryPolicy(max_crashes=1)))
     stuck = next(outcome for outcome in outcomes if isinstance(outcome, Died))
     assert (stuck.end.cause, stuck.note, stuck.final) == (Cause.STALLED, b"step 1", True)
-    assert stuck.how == "was stopped: it had not moved on for 2.0 s"
+    assert str(stuck.end) == "was stopped: it had not moved on for 2.0 s"
     assert stuck.seconds < 20
     assert [outcome.value for outcome in outcomes if isinstance(outcome, Done)] == ["awake"]
 
@@ -468,7 +470,7 @@ def test_the_largest_worker_gives_way_when_memory_runs_out(make: Make) -> None:
     assert sum(isinstance(outcome, Done) for outcome in outcomes) == 4
     assert deaths
     assert {death.end.cause for death in deaths} == {Cause.MEMORY}
-    assert deaths[0].how == "was stopped: the workers held more than their 524 MB of memory"
+    assert str(deaths[0].end) == "was stopped: the workers held more than their 524 MB of memory"
     assert deaths[-1].workers == executor.workers == 3 - len(deaths)
 
 

@@ -151,7 +151,7 @@ def test_a_death_is_blamed_on_the_item_that_the_worker_was_at(
     work = items(*[what if number == deadly else "" for number in range(5)])
     outcomes = list(one.run(function(log, seconds=0.02), work, AHEAD))
     (death,) = deaths(outcomes)
-    assert (death.item, death.attempt, death.exit_code) == ((deadly, what), 1, exit_code)
+    assert (death.item, death.attempt, death.end.exit_code) == ((deadly, what), 1, exit_code)
     assert death.note == (f"crashing {deadly}".encode() if what == "crash once" else b"")
     assert death.seconds < 5
     assert {number: end.value for number, end in finals(outcomes).items()} == {number: number for number in range(5)}

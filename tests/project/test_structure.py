@@ -94,7 +94,6 @@ WRITE_VARIABLES = {
     "tokenizers.engines.huggingface",  # while a batch is encoded
     "tokenizers.engines.gigatoken",  # workers
     "executors.ray.cluster",  # while Ray is imported and started
-    "executors.ray.own_cluster",  # while the private cluster lives: Ray has no other way to pass its token
 }
 
 

@@ -92,7 +92,7 @@ def judged(path: str, kind: str, ours: Reading | Died, plain: Reading | Died, be
     """What became of a file, and what is wrong with that."""
     if isinstance(ours, Died):
         harmless = ours.end.cause is Cause.CRASH and kind.startswith(("parquet", "arrow"))
-        return "died", None if harmless else f"the reader {ours.how}: {ours.output_tail}"
+        return "died", None if harmless else f"the reader {ours.end}: {ours.output_tail}"
     if ours.error is not None:
         return "refused", None if path in ours.error else f"not named: {ours.error}"
     assert isinstance(before, Reading), f"the reader died of the file that is not damaged: {before}"

@@ -23,7 +23,7 @@ from tests.support.small_stores import Kept, rewrite_run
 from tokenmill import errors
 from tokenmill.executors.outcomes import Executor
 from tokenmill.pipeline.driving.inventory import PartInventory
-from tokenmill.pipeline.planning.compare_sources import compare_sources
+from tokenmill.pipeline.planning.compare import compare_sources
 from tokenmill.pipeline.unit.documents import check_reference
 from tokenmill.results import PrepareResult
 from tokenmill.storage import folder_at

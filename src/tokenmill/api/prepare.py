@@ -28,12 +28,12 @@ from tokenmill.exports.request import ExportRequest, make_export_request
 from tokenmill.options import ExportOptions, PrepareOptions, ShardOptions, StrPath
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.driving.announce import announce, announce_store
-from tokenmill.pipeline.driving.companions import make_companions
 from tokenmill.pipeline.driving.complete import CompletionOptions, RunCompletion
+from tokenmill.pipeline.driving.context import make_companions
 from tokenmill.pipeline.driving.metrics import check_metrics
 from tokenmill.pipeline.driving.row_limits import RowLimits
 from tokenmill.pipeline.planning import ranks
-from tokenmill.pipeline.planning.like import OFF, StoreText, stored_rules, with_store
+from tokenmill.pipeline.planning.like import OFF, StoreText, stored_rules, stored_vocabulary, with_store
 from tokenmill.pipeline.planning.open_run import hold_store, open_run
 from tokenmill.pipeline.planning.ranks import RankShare
 from tokenmill.pipeline.planning.request import (
@@ -45,7 +45,6 @@ from tokenmill.pipeline.planning.request import (
     refuse_without_effect,
 )
 from tokenmill.pipeline.planning.resources import SMALLEST_WORKER_BYTES, TOKENIZER_BYTES, plan_resources
-from tokenmill.pipeline.planning.stored_tokenizer import stored_vocabulary
 from tokenmill.pipeline.unit import plan
 from tokenmill.sources import Discovery, splits_of
 from tokenmill.sources.named_datasets import ResolvedSources, resolve_sources

@@ -225,5 +225,5 @@ def _is_never_separated(frozen: FrozenRun, rows: int) -> bool:
 def _note(context: RunContext, note: str, notes: list[str]) -> None:
     """Show a note at the end of a run, and record it."""
     notes.append(note)
-    context.events.log("notice", message=note)
+    context.events.log.add("notice", message=note)
     context.report.say(f"note: {note}")

@@ -35,7 +35,7 @@ class Checks:
         def on_failure(failure: Failed[Item] | Died[Item]) -> None:
             if isinstance(failure, Died):
                 code = exit_code_of_failures([failure])
-                raise RunFailed(f"the worker that checked {describe(failure.item)} {failure.how}", exit_code=code)
+                raise RunFailed(f"the worker that checked {describe(failure.item)} {failure.end}", exit_code=code)
             if failure.exit_code == TRY_AGAIN:  # the item could not be checked, so it may have no problem
                 raise work_failed([failure], describe)
             self.problems.append(failure.message)

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import select
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from tokenmill.executors.attempts import Attempt, Queue
 from tokenmill.executors.forkserver import ForkServer
 from tokenmill.executors.forkserver_main import Preload
 from tokenmill.executors.outcomes import (
+    Attempt,
     Capacity,
     Cause,
     Died,
@@ -36,6 +37,30 @@ CHECK_SECONDS = 0.2
 
 # Maximum of what counts between two checks: a suspended machine or process is no fault of a worker.
 MAX_CHECK_SECONDS = 1.0
+
+
+class Queue:
+    """Hands out retries first, then new items, which are taken from the iterable one by one."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self._items: Iterator[Any] = iter(items)
+        self._retries: deque[Attempt] = deque()
+
+    def next(self) -> Attempt | None:
+        """The next attempt, or None if no attempt is waiting now."""
+        if self._retries:
+            return self._retries.popleft()
+        for item in self._items:
+            return Attempt(item)
+        return None
+
+    def retry(self, attempt: Attempt) -> None:
+        """Hand this out after the other retries."""
+        self._retries.append(attempt)
+
+    def put_back(self, attempts: Iterable[Attempt]) -> None:
+        """Hand these out before all others: their worker ended before it started them."""
+        self._retries.extendleft(reversed(list(attempts)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ COMMITTED_STAYS = "Committed work is kept. Fix the cause, then run the same comm
 def describe_death(death: Died[Any], what: str) -> str:
     """The worker, how it ended, on which item, after how long and with how much memory."""
     if death.end.cause is Cause.NODE_LOST:
-        return f"a worker on {death.worker.node} {death.how}; it had {what} for {death.seconds:.1f} s"
+        return f"a worker on {death.worker.node} {death.end}; it had {what} for {death.seconds:.1f} s"
     output = f"; its last output: {death.last_line}" if death.last_line else ""
     memory = f"peak memory {size(death.worker.peak_bytes)}"
-    return f"{death.worker} {death.how} on {what} after {death.seconds:.1f} s, {memory}{output}"
+    return f"{death.worker} {death.end} on {what} after {death.seconds:.1f} s, {memory}{output}"
 
 
 def exit_code_of_failures(failures: Iterable[Failed[Any] | Died[Any]]) -> int:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Generic, Protocol, Self, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from tokenmill.errors import TokenmillError, error_class, exit_code_of
 from tokenmill.executors.retry_policy import DEFAULT_POLICY, RetryPolicy
@@ -155,6 +155,30 @@ class ExitReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """An item, and how many earlier attempts ended in a crash of the worker or in an external kill."""
+
+    item: Any
+    crashes: int = 0
+    kills: int = 0
+
+    @property
+    def number(self) -> int:
+        """Number of this attempt, from one."""
+        return self.crashes + self.kills + 1
+
+    def after(self, end: ExitReport) -> Attempt:
+        """The next attempt, after this one ended in a death."""
+        if end.by_others:
+            return replace(self, kills=self.kills + 1)
+        return replace(self, crashes=self.crashes + 1)
+
+    def is_exhausted(self, policy: RetryPolicy) -> bool:
+        """Whether the policy allows no further attempt."""
+        return self.crashes >= policy.max_crashes or self.kills >= policy.max_kills
+
+
+@dataclass(frozen=True, slots=True)
 class Died(Generic[Item]):
     """The worker ended while it worked on the item.
 
@@ -177,19 +201,9 @@ class Died(Generic[Item]):
     workers: int
 
     @property
-    def how(self) -> str:
-        """How the worker ended, as a phrase."""
-        return str(self.end)
-
-    @property
     def last_line(self) -> str:
         """The last line that the worker printed; empty if it printed nothing."""
         return self.output_tail.rpartition("\n")[2][:SHOWN_LINE]
-
-    @property
-    def exit_code(self) -> int:
-        """The worker's exit code; negative for a signal."""
-        return self.end.exit_code
 
 
 Outcome = Done[Item, Value] | Failed[Item] | Died[Item]

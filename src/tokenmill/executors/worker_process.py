@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tokenmill.executors.attempts import Attempt
 from tokenmill.executors.forkserver import END_SECONDS, ForkServer
-from tokenmill.executors.outcomes import Cause, Done, ErrorRecord, ExitReport, Failed, Worker
+from tokenmill.executors.outcomes import Attempt, Cause, Done, ErrorRecord, ExitReport, Failed, Worker
 from tokenmill.system import machine, status_page, storage_settings
 
 # Bytes of a worker's output that a death report shows.

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import socket
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ from typing import Any
 
 from tokenmill.errors import TRY_AGAIN, RunFailed, UsageError
 from tokenmill.executors.ray.node_actor import NodeActor, NodeConfig, NodeReply
-from tokenmill.executors.ray.own_cluster import OwnCluster, address_to_join
 
 # Characters of Ray's error text that a message shows.
 SHOWN_REASON = 300
@@ -30,7 +30,7 @@ CONNECT_SECONDS = 10.0
 ADVICE = (
     "Start one with `ray start --head`, run this on one of its nodes, and give the address it prints: ray://HOST:6379.",
     "A cluster that asks for a token wants RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or the file that it made.",
-    "RAY_ADDRESS=local starts a private cluster on this machine.",
+    "One machine needs no Ray: --on local, the default, uses all of its processors.",
 )
 
 # Variables that Ray reads when it is imported and started, where they are not set. Ray sends reports of its usage, and
@@ -72,7 +72,6 @@ class Cluster:
     """A Ray cluster that this process is a member of until `leave`."""
 
     def __init__(self, address: str | None) -> None:
-        self._own: OwnCluster | None = None
         self._muted = ExitStack()
         with _ray_variables():
             try:
@@ -96,11 +95,7 @@ class Cluster:
             _check_reachable(target)
         quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
         try:
-            target = target or address_to_join(self._ray)
-            if target is None:
-                self._own = OwnCluster(self._ray, quiet)
-            else:
-                self._ray.init(address=target, **quiet)
+            self._ray.init(address=target or address_to_join(self._ray), **quiet)
         except (ConnectionError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
             raise RunFailed(
                 "the Ray cluster cannot be joined",
@@ -110,27 +105,15 @@ class Cluster:
             ) from error
 
     def leave(self) -> None:
-        """Leave the cluster; end it if this process started it."""
-        if self._own is not None:
-            self._own.close()
-        elif self._is_ours:
+        """Leave the cluster, unless this process was a member before."""
+        if self._is_ours:
             self._ray.shutdown()
         self._muted.close()
 
     def nodes(self) -> list[Node]:
         """The nodes that are alive and have a processor."""
-        nodes = []
-        for node in self._all_nodes():
-            resources = node["Resources"]
-            if node["Alive"] and resources.get("CPU", 0) >= 1:
-                memory = int(resources.get("memory", 0))
-                nodes.append(Node(node["NodeID"], node["NodeManagerAddress"], int(resources["CPU"]), memory))
-        return nodes
-
-    def _all_nodes(self) -> list[dict[str, Any]]:
-        self._check_own_processes()
         try:
-            nodes: list[dict[str, Any]] = self._ray.nodes()
+            members = self._ray.nodes()
         except (OSError, RuntimeError, self._ray.exceptions.RayError) as error:
             raise RunFailed(
                 "the connection to the Ray cluster is lost",
@@ -138,18 +121,13 @@ class Cluster:
                 "Committed work is kept. When the cluster is back, run the same command again.",
                 exit_code=TRY_AGAIN,
             ) from error
-        if self._own is not None and not any(node["Alive"] for node in nodes):
-            raise _own_cluster_died("its node does not answer")
+        nodes = []
+        for node in members:
+            resources = node["Resources"]
+            if node["Alive"] and resources.get("CPU", 0) >= 1:
+                memory = int(resources.get("memory", 0))
+                nodes.append(Node(node["NodeID"], node["NodeManagerAddress"], int(resources["CPU"]), memory))
         return nodes
-
-    def _check_own_processes(self) -> None:
-        """Raise RunFailed if a private cluster has died: no other node can join it, so there is nothing to wait for.
-
-        Call this before any call of Ray: without its GCS, a call blocks for a minute, and then Ray ends this process.
-        """
-        dead = [] if self._own is None else self._own.dead_processes()
-        if dead:
-            raise _own_cluster_died(f"{' and '.join(dead)} ended")
 
     def start_actor(self, node: Node, config: NodeConfig, memory_bytes: int) -> Any:
         """Start an actor on a node, in the background; it waits while others use the node's processors."""
@@ -186,14 +164,29 @@ class Cluster:
         return reply
 
 
-def _own_cluster_died(reason: str) -> RunFailed:
-    error = RunFailed(
-        "the Ray cluster that was started for this run has died",
-        f"reason       {reason}",
-        "Committed work is kept. Run the same command again; --on local needs no Ray.",
-    )
-    error.__cause__ = ConnectionError(reason)  # gives exit code 75: the same command starts a new cluster
-    return error
+def address_to_join(ray: Any) -> str:
+    """The cluster that RAY_ADDRESS names, or the last one that this user or root started here.
+
+    Ray has the address in a file that every user can replace, and a cluster can run code in each process that joins.
+    Raises ConnectionError if there is none.
+    """
+    private = ray._private  # noqa: SLF001 - ray.init decides by these functions
+    address: str | None = None
+    if os.environ.get("RAY_ADDRESS") or _is_trusted(private.utils.get_ray_address_file(None)):
+        address = private.services.canonicalize_bootstrap_address(None)
+    if address is None:
+        raise ConnectionError("this user or root has started no cluster on this machine")
+    return address
+
+
+def _is_trusted(path: str) -> bool:
+    """Whether a path is a file of this user or root, not a link, that not every user can write to."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    is_ours = status.st_uid in (os.geteuid(), 0)
+    return stat.S_ISREG(status.st_mode) and is_ours and not status.st_mode & stat.S_IWOTH
 
 
 @contextlib.contextmanager

@@ -115,7 +115,7 @@ class _StartFailures:
 
 
 class RayExecutor:
-    """Runs functions on a Ray cluster: the one at an address, else the one of this machine, else a new private one.
+    """Runs functions on a Ray cluster: the one at an address, else the one of this machine.
 
     `say` shows a message to the user. An item may be done twice, where a node is cut off or slow: functions have to
     allow that.

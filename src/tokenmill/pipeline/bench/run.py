@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +25,6 @@ from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.bench.library import write_library
 from tokenmill.pipeline.bench.measure import UNITS, MeasureSpeed, measure_all
 from tokenmill.pipeline.bench.result import BenchResult, Corpus, make_cell, with_forecast
-from tokenmill.pipeline.bench.scratch import scratch
 from tokenmill.pipeline.planning.estimate import Footprint
 from tokenmill.pipeline.planning.freeze import plan_step
 from tokenmill.pipeline.planning.request import (
@@ -39,6 +39,8 @@ from tokenmill.pipeline.planning.sample import Measure, estimate_units, write_vo
 from tokenmill.pipeline.planning.split_sources import plan_units
 from tokenmill.pipeline.unit.plan import DEFAULT_UNIT_BYTES, SMALLEST_UNIT_BYTES, tasks
 from tokenmill.sources.named_datasets import resolve_sources
+from tokenmill.storage import absolute, folder_at, scheme
+from tokenmill.store.layout import PARTS
 from tokenmill.system import machine
 from tokenmill.tokenizers.resolve import resolve
 from tokenmill.tokenizers.tokenizer import REFERENCES
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from tokenmill.storage import Folder
     from tokenmill.tokenizers.objects import TokenizerObject
 
+SCRATCH_PREFIX = ".tokenmill-bench-"
 MAX_CELL_SECONDS = 4.0
 MIN_CELL_SECONDS = 0.4
 MAX_ROUNDS = 3
@@ -239,6 +242,31 @@ class _Bench:
         if self.resources.notice:
             yield self.resources.notice
         yield from dict.fromkeys([*self.deaths, *(notice for speed in each for notice in speed.notices)])
+
+
+@contextmanager
+def scratch(out: str | None) -> Iterator[Folder]:
+    """A new folder in `out`, in its nearest existing parent, or in the directory for temporary files.
+
+    It is removed at the end in any case.
+    """
+    parent = folder_at(_nearest_existing(out or tempfile.gettempdir()))
+    name = f"{SCRATCH_PREFIX}{secrets.token_hex(6)}"
+    try:
+        folder = folder_at(f"{parent.root}/{name}")
+        folder.create(PARTS)
+        yield folder
+    finally:
+        parent.remove(name)
+
+
+def _nearest_existing(path: str) -> str:
+    if scheme(path):
+        return path
+    path = absolute(path)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
 
 
 @contextmanager

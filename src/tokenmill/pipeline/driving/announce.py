@@ -35,7 +35,7 @@ def announce(context: RunContext, request: PrepareRequest, resources: Resources,
     if resources.notice:
         say(f"note: {resources.notice}")
     if request.discovery.ignored:
-        context.events.log("ignored", **msgspec.structs.asdict(request.discovery.ignored))
+        context.events.log.add("ignored", **msgspec.structs.asdict(request.discovery.ignored))
     if pool.room.machine_bytes is None:
         _announce_cluster(context, pool)
 

@@ -16,7 +16,6 @@ from tokenmill.pipeline.driving.manifest import ManifestBuilder
 from tokenmill.pipeline.driving.metrics import MetricsFile
 from tokenmill.pipeline.driving.preflight import DiskNeeds, check_room
 from tokenmill.pipeline.driving.row_limits import RowBudget, RowLimits
-from tokenmill.pipeline.driving.run_end import record_end
 from tokenmill.pipeline.driving.schedule import CommittedUnits, Schedule
 from tokenmill.pipeline.planning.run_once import FINISHING, run_once
 from tokenmill.store import layout, quarantine
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tokenmill.executors.outcomes import Executor, Pool
-    from tokenmill.pipeline.driving.companions import Companion
-    from tokenmill.pipeline.driving.context import RunContext
+    from tokenmill.pipeline.driving.context import Companion, RunContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +118,14 @@ class RunCompletion:
         run, root = context.frozen.run, context.folder.root
         sink = None if self._metrics is None else MetricsFile(self._metrics, run, root)
         heartbeat = Heartbeat(context.folder, context.events, pool, context.rank_share, self._committed.progress, sink)
-        with heartbeat, record_end(context.events, heartbeat):
+        with heartbeat:
             try:
                 self._inventory.take_stock(pool)
                 missing = self._committed.missing()
                 if needs is not None:
                     check_room(context, self.engine, missing, pool, needs)
                 units, workers = context.frozen.run.units, context.workers
-                context.events.log("start", units=units, missing=len(missing), workers=workers, engine=self.engine)
+                context.events.log.add("start", units=units, missing=len(missing), workers=workers, engine=self.engine)
                 while (manifest := self.attempt(pool, check_rows)) is None:
                     pass
             except BaseException:

@@ -9,9 +9,13 @@ import pyarrow.compute as pc
 
 from tokenmill.humanize import count
 from tokenmill.pipeline.driving.events import RunEvents, RunLog
+from tokenmill.pipeline.unit.tokenize import Tokenize
 from tokenmill.store.manifest import log_run
+from tokenmill.store.mismatch import read_mismatch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tokenmill.executors.outcomes import Pool
     from tokenmill.executors.progress import Reporter
     from tokenmill.pipeline.planning.freeze import FrozenRun
@@ -42,6 +46,34 @@ class RunContext:
     def has_remote_sources(self) -> bool:
         """Whether some sources are behind a network."""
         return bool(pc.any(pc.match_substring(self.frozen.sources["path"], "://")).as_py())
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A store that is made beside another one, from the same read, and the engine of its tokenizer."""
+
+    context: RunContext
+    engine: str
+
+    def function(self) -> Tokenize:
+        """What a worker needs to make its parts."""
+        folder, frozen = self.context.folder, self.context.frozen
+        return Tokenize(folder.root, frozen.run.job, self.engine, self.context.limits, frozen.reference_version)
+
+
+def make_companions(first: RunContext, runs: Iterable[tuple[RunContext, str]]) -> list[Companion]:
+    """The companions of the first run, with these runs and engines.
+
+    A store whose fast engine has failed an audit is not one, nor is a store that was started with other units, or one
+    from which documents were erased: its parts are not made again.
+    """
+    return [
+        Companion(context, engine)
+        for context, engine in runs
+        if not context.frozen.head.number
+        and read_mismatch(context.folder) is None
+        and context.frozen.plan.equals(first.frozen.plan)
+    ]
 
 
 def make_events(  # noqa: PLR0913, PLR0917 - a run, and what this call uses

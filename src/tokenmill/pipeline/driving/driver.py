@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokenmill.errors import BadDocument, LimitReached, MemoryShortage, StorageError, StoreError, TokenizerError
 from tokenmill.executors.outcomes import Died, Done, Failed
-from tokenmill.pipeline.driving.isolation import after_probe, after_trouble, may_be_a_document
-from tokenmill.pipeline.driving.retry_policy import (
+from tokenmill.executors.retry_policy import RetryPolicy
+from tokenmill.pipeline.driving.isolation import (
+    MAX_FAILURES_WITHOUT_SUCCESS,
+    after_probe,
+    after_trouble,
+    may_be_a_document,
     ran_out_of_memory,
-    tokenize_policy,
-    too_many_failures,
 )
 from tokenmill.pipeline.unit.isolate import Isolate
 from tokenmill.pipeline.unit.messages import bad_document, run_failed
@@ -30,8 +33,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tokenmill.executors.outcomes import Executor
-    from tokenmill.pipeline.driving.companions import Companion
-    from tokenmill.pipeline.driving.context import RunContext
+    from tokenmill.pipeline.driving.context import Companion, RunContext
     from tokenmill.pipeline.driving.inventory import PartInventory
     from tokenmill.pipeline.driving.isolation import Isolation
     from tokenmill.pipeline.driving.manifest import ManifestBuilder
@@ -42,6 +44,16 @@ if TYPE_CHECKING:
     from tokenmill.pipeline.unit.isolate import IsolatedUnit
     from tokenmill.pipeline.unit.plan import UnitTask
     from tokenmill.store.job import Job
+
+# The run is aborted when this many units have failed.
+MAX_FAILURES = 100
+
+# Units that a worker holds beyond the current one where a network is involved: one is fetched, one is published.
+PREFETCH_UNITS = 2
+
+# Errors after which no other unit is started: the store, the network, the tokenizer or the system fails, or a bad
+# document is not allowed.
+_ENDS_RUN = (StoreError, StorageError, TokenizerError, BadDocument, LimitReached, MemoryShortage)
 
 
 @dataclass
@@ -76,14 +88,14 @@ class Driver:
                 self._run_missing(executor)
         finally:
             for context in (self.context, *(companion.context for companion in self.companions)):
-                context.events.flush()
+                context.events.log.flush()
             self.seconds += time.monotonic() - started
         if self._failures and self.context.is_shared:
             self.committed.list_parts()  # another driver may have done what failed here
         missing = len(self.committed.missing())
         if self._failures and missing:
             units = self.context.frozen.run.units
-            raise run_failed(self._failures, missing, units, self.context.events.log_path)
+            raise run_failed(self._failures, missing, units, self.context.events.log.path)
         if missing:
             raise self.budget.exceeded_so_far()
 
@@ -98,7 +110,7 @@ class Driver:
 
     def _begin(self, title: str) -> None:
         _, done_bytes = self.committed.progress()
-        self.context.report.begin(title, self.context.frozen.planned_bytes, done_bytes, self.context.workers)
+        self.context.report.begin(title, self.context.frozen.run.text_bytes, done_bytes, self.context.workers)
 
     def _dispatch(self, executor: Executor, engine: str) -> None:
         """Tokenize the pending units until they are done, too many are in trouble, or the engine changes."""
@@ -108,8 +120,13 @@ class Driver:
             return self.engine != engine or is_full or self._should_abort()
 
         is_remote = self.context.folder.is_remote or self.context.has_remote_sources
-        policy = tokenize_policy(is_remote=is_remote, should_stop=self.schedule.is_done_elsewhere)
-        targets = tuple(companion.target() for companion in self.companions)
+        policy = RetryPolicy(
+            max_crashes=2,
+            max_kills=10,
+            prefetch=PREFETCH_UNITS if is_remote else 0,
+            should_stop=self.schedule.is_done_elsewhere,
+        )
+        targets = tuple(companion.function() for companion in self.companions)
         function: Callable[[UnitTask], Any] = Tokenize(*self._function_arguments(engine), targets)
         for outcome in executor.run(function, self.schedule.tasks(self._pending_units(), should_stop), policy):
             task = outcome.item
@@ -203,5 +220,8 @@ class Driver:
         return np.setdiff1d(self.committed.missing(), [*failed, *isolated])
 
     def _should_abort(self) -> bool:
-        units_done = self.context.events.step.units
-        return too_many_failures(self._failures, units_done) or self.budget.is_hopeless()
+        """Whether no other unit should be started."""
+        if any(isinstance(failure, Failed) and failure.error_class in _ENDS_RUN for failure in self._failures):
+            return True
+        most = MAX_FAILURES if self.context.events.step.units else MAX_FAILURES_WITHOUT_SUCCESS
+        return len(self._failures) >= most or self.budget.is_hopeless()

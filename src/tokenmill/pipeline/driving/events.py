@@ -64,7 +64,7 @@ class RunEvents:
     `workers_text` returns the worker count as text, for clusters where it changes.
     """
 
-    run_log: RunLog
+    log: RunLog
     report: Reporter
     workers: int
     workers_text: Callable[[], str] = str
@@ -77,19 +77,6 @@ class RunEvents:
     _shown: int = 0
     _lost_node: str = ""
 
-    @property
-    def log_path(self) -> str:
-        """The path of the log."""
-        return self.run_log.path
-
-    def log(self, event: str, **fields: object) -> None:
-        """Append a line to the log."""
-        self.run_log.add(event, **fields)
-
-    def flush(self) -> None:
-        """Write the log lines that wait."""
-        self.run_log.flush()
-
     def committed(self, task: UnitTask, committed: Committed, done: Done[Any, Any]) -> None:
         """A unit has its part. A part that another driver made counts as progress, not as work of this call."""
         if not committed.by_other_driver:
@@ -99,10 +86,10 @@ class RunEvents:
     def record(self, task: UnitTask, committed: Committed, done: Done[Any, Any]) -> None:
         """A worker of this call has made the part of a unit."""
         summary, worker = committed.summary, done.worker
-        self.log(
+        self.log.add(
             "unit",
             unit=task.unit,
-            run=self.run_log.run,
+            run=self.log.run,
             part=summary.blake3[: event_log.CHECKSUM_DIGITS],
             tokens=summary.tokens,
             text_bytes=summary.text_bytes,
@@ -115,11 +102,11 @@ class RunEvents:
         self.peak_worker_bytes = max(self.peak_worker_bytes, worker.peak_bytes)
         self.unread_groups += committed.unread_groups
         before = self.step
-        self.step = Step(
+        self.step = replace(
+            before,
             text_bytes=before.text_bytes + summary.text_bytes,
             tokens=before.tokens + summary.tokens,
             units=before.units + 1,
-            deaths=before.deaths,
             bad=before.bad + summary.quarantined_rows,
             workers_text=self.workers_text(),
         )
@@ -129,7 +116,7 @@ class RunEvents:
     def failed(self, task: UnitTask, failure: Failed[Any], next_step: str) -> None:
         """A unit raised an error. An explained error is shown when the run ends."""
         self.failures += 1
-        self.log("failure", unit=task.unit, kind=failure.kind, message=failure.message, traceback=failure.traceback)
+        self.log.add("failure", unit=task.unit, kind=failure.kind, message=failure.message, traceback=failure.traceback)
         if not failure.explained:
             error = f"{failure.kind} ({failure.message.partition(chr(10))[0]})"
             where = describe_position(task, failure)
@@ -137,7 +124,7 @@ class RunEvents:
 
     def died(self, task: UnitTask, death: Died[Any], next_step: str) -> None:
         """The worker of a unit died."""
-        self.log(
+        self.log.add(
             "death",
             unit=task.unit,
             file=task.files[0].path,
@@ -145,8 +132,8 @@ class RunEvents:
             pid=death.worker.pid,
             **_node(death.worker),
             cause=death.end.cause.value,
-            how=death.how,
-            exit_code=death.exit_code,
+            how=str(death.end),
+            exit_code=death.end.exit_code,
             peak_bytes=death.worker.peak_bytes,
             attempt=death.attempt,
             last_words=death.output_tail,
@@ -173,7 +160,7 @@ class RunEvents:
     def excluded(self, task: UnitTask, excluded: ExcludedRow) -> None:
         """A row goes into quarantine."""
         file, row = task.file(excluded.where.source), excluded.where.row
-        self.log("quarantine", unit=task.unit, file=file.path, row=row, reason=excluded.reason)
+        self.log.add("quarantine", unit=task.unit, file=file.path, row=row, reason=excluded.reason)
         self._show(f"in quarantine: {row_name(file, row)} of {file.path}, which {excluded.reason}")
 
     def _show(self, message: str) -> None:
@@ -181,13 +168,13 @@ class RunEvents:
         if self._shown <= MAX_SHOWN:
             self.report.say(message)
         elif self._shown == MAX_SHOWN + 1:
-            self.report.say(f"and so on: {self.log_path} has the rest")
+            self.report.say(f"and so on: {self.log.path} has the rest")
 
     def warn(self, notice: str) -> None:
         """Show a notice, log it and keep it for the result. A repeated notice is ignored."""
         if notice not in self.notices:
             self.notices.append(notice)
-            self.log("notice", message=notice)
+            self.log.add("notice", message=notice)
             self.report.say(f"note: {notice}")
 
 

@@ -1,6 +1,6 @@
 """Publishes a heartbeat to the store every few seconds: this driver runs, and how far it is (see store/heartbeats).
 
-Metrics are made from the same records.
+Metrics are made from the same records. How the run ended is in the last heartbeat, and in the last line of the log.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from tokenmill.errors import TokenmillError
+from tokenmill.errors import INTERRUPTED, RunFailed, TokenmillError, exit_code_of
 from tokenmill.store import heartbeats, layout
+from tokenmill.system import limits
 from tokenmill.system.storage_settings import bind
 
 if TYPE_CHECKING:
@@ -32,24 +34,25 @@ if TYPE_CHECKING:
 # Rates are averages over this time.
 RECENT_SECONDS = 60.0
 
+# Longer headlines are cut.
+MAX_HEADLINE = 500
+COMPLETE, FAILED, INTERRUPTION = "complete", "failed", "interrupted"
 
+
+@dataclass
 class Heartbeat:
-    """Publishes from a thread of its own while its block lasts. The last heartbeat says that the driver has ended."""
+    """Publishes from a thread of its own while its block lasts. The last heartbeat says how the block has ended."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the run, and what reads its state
-        self,
-        folder: Folder,
-        events: RunEvents,
-        pool: Pool,
-        rank_share: RankShare | None,
-        progress: Callable[[], tuple[int, int]],
-        metrics: MetricsFile | None = None,
-    ) -> None:
-        self._metrics = metrics
-        self._folder = folder
-        self._progress = progress
-        self._events = events
-        self._pool = pool
+    folder: Folder
+    events: RunEvents
+    pool: Pool
+    rank_share: RankShare | None
+    progress: Callable[[], tuple[int, int]]
+    metrics: MetricsFile | None = None
+    _end: heartbeats.EndRecord | None = field(default=None, init=False)
+    _ended: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def __post_init__(self) -> None:
         host, now = socket.gethostname().partition(".")[0] or "host", time.time()
         self._first = heartbeats.HeartbeatRecord(
             driver=f"{int(now * 1000):014d}-{host}-{secrets.token_hex(3)}",
@@ -57,33 +60,34 @@ class Heartbeat:
             process=os.getpid(),
             started=now,
             time=now,
-            every_seconds=heartbeats.interval_seconds(folder),
-            rank=rank_share.rank if rank_share else None,
-            of=rank_share.of if rank_share else None,
+            every_seconds=heartbeats.interval_seconds(self.folder),
+            rank=self.rank_share.rank if self.rank_share else None,
+            of=self.rank_share.of if self.rank_share else None,
         )
-        self._end: heartbeats.EndRecord | None = None
         self._recent: deque[tuple[float, int, int]] = deque([(time.monotonic(), 0, 0)])
-        self._ended = threading.Event()
         self._thread = threading.Thread(target=bind(self._loop), daemon=True)
 
     def __enter__(self) -> Self:
-        self._folder.create(layout.DRIVERS)
+        self.folder.create(layout.DRIVERS)
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def set_end(self, end: heartbeats.EndRecord) -> None:
-        """Set how the work ended, for the last heartbeat."""
-        self._end = end
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        end = self._end = heartbeats.EndRecord(COMPLETE) if error is None else _end_of(error)
+        record = {"outcome": end.outcome, "kind": end.kind, "headline": end.headline, "exit_code": end.exit_code}
+        advice = {"advice": end.advice} if end.advice else {}
+        try:
+            with suppress(TokenmillError):  # a failure to record is ignored
+                self.events.log.add("end", **record, **advice)
+        finally:
+            self._ended.set()
+            self._thread.join()
 
     def _loop(self) -> None:
         self._publish(ended=False)
         if not self._first.rank:  # of many ranks, the first one is enough
             with suppress(TokenmillError):  # the next driver tries it again
-                heartbeats.prune(self._folder)
+                heartbeats.prune(self.folder)
         while not self._ended.wait(self._first.every_seconds):
             self._publish(ended=False)
         self._publish(ended=True)
@@ -91,27 +95,27 @@ class Heartbeat:
     def _publish(self, *, ended: bool) -> None:
         beat = self._record(ended=ended)
         with suppress(TokenmillError):  # publishing a part meets the same error, and reports it
-            heartbeats.publish(self._folder, beat)
+            heartbeats.publish(self.folder, beat)
         with suppress(Exception):  # a run does not end because of its metrics
-            if self._metrics is not None:
-                self._metrics.update(beat)
+            if self.metrics is not None:
+                self.metrics.update(beat)
 
     def _record(self, *, ended: bool) -> heartbeats.HeartbeatRecord:
-        events, step = self._events, self._events.step
+        events, step = self.events, self.events.step
         now = time.monotonic()
         self._recent.append((now, step.text_bytes, step.tokens))
         while now - self._recent[0][0] > RECENT_SECONDS and len(self._recent) > 2:
             self._recent.popleft()
         since, text_bytes, tokens = self._recent[0]
         seconds = max(now - since, 1e-3)
-        units_done, planned_bytes_done = self._progress()
+        units_done, planned_bytes_done = self.progress()
         return msgspec.structs.replace(
             self._first,
             time=time.time(),
             ended=ended,
             end=self._end if ended else None,
-            workers=self._pool.workers,
-            nodes=tuple(self._pool.nodes) or (self._first.host,),
+            workers=self.pool.workers,
+            nodes=tuple(self.pool.nodes) or (self._first.host,),
             units=step.units,
             tokens=step.tokens,
             text_bytes=step.text_bytes,
@@ -123,3 +127,18 @@ class Heartbeat:
             units_done=units_done,
             planned_bytes_done=planned_bytes_done,
         )
+
+
+def _end_of(error: BaseException) -> heartbeats.EndRecord:
+    code = exit_code_of(error)
+    if code == INTERRUPTED:
+        return heartbeats.EndRecord(INTERRUPTION, "Interrupted", "interrupted by a signal", code)
+    error = error if isinstance(error, TokenmillError) else limits.explained(error) or error
+    code = exit_code_of(error)
+    headline = error.headline if isinstance(error, TokenmillError) else str(error)
+    advice = error.advice if isinstance(error, RunFailed) else ()
+    return heartbeats.EndRecord(FAILED, type(error).__name__, _shown(headline), code, tuple(map(_shown, advice)))
+
+
+def _shown(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()[:MAX_HEADLINE]  # a file name may not be UTF-8

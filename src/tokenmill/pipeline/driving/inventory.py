@@ -152,7 +152,7 @@ class PartInventory:
         """The units whose parts are damaged, missing, or made from something else; the manifest gets the others."""
         invalid = self.manifest.add_from_parts(self._fan_out(executor), units, content_too=with_content)
         for part in invalid:
-            self.context.events.log("invalid part", unit=part.unit, reason=part.reason)
+            self.context.events.log.add("invalid part", unit=part.unit, reason=part.reason)
         frozen = self.context.frozen
         self._sizes = layout.part_sizes(self.context.folder, frozen.run.units, frozen.head.part_file)
         unusable = {*(part.unit for part in invalid), *self.manifest.truncated(self._sizes)}
@@ -170,7 +170,7 @@ class PartInventory:
         """The units whose parts the log does not record: made by a driver that was killed just then, or put there."""
         if not len(units):
             return units
-        self.context.events.flush()
+        self.context.events.log.flush()
         run = self.context.frozen.run
         recorded = event_log.recorded_parts(self.context.folder, run.units, log_run(run))
         return self.manifest.unrecorded(units, recorded)

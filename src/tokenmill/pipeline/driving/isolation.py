@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from tokenmill.executors.outcomes import Cause, Died, Failed
+from tokenmill.executors.retry_policy import RetryPolicy
 from tokenmill.humanize import signal_name
-from tokenmill.pipeline.driving import retry_policy
 from tokenmill.pipeline.unit.isolate import ExcludedRow, IsolatedUnit, RowId
 from tokenmill.pipeline.unit.position import position_in
 from tokenmill.tokenizers.engines.protocol import CannotEncode
@@ -21,10 +21,22 @@ from tokenmill.tokenizers.engines.protocol import CannotEncode
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tokenmill.executors.retry_policy import RetryPolicy
     from tokenmill.pipeline.unit.plan import UnitTask
 
     Trouble = Died[Any] | Failed[Any]
+
+# When this many units wait for isolation, no other unit is started until they are isolated.
+MAX_TO_ISOLATE = 100
+
+# The same, also for units that have failed, before the first unit of this call is done: probably nothing works.
+MAX_FAILURES_WITHOUT_SUCCESS = 10
+
+# An isolated unit is given up when it has died this often while no document was being encoded.
+MAX_UNEXPLAINED_DEATHS = 2
+
+# An isolated unit is given up after this many cleared documents in a row were suspected of taking too much memory:
+# then the unit as a whole takes too much.
+MAX_MEMORY_DEATHS = 3
 
 
 def may_be_a_document(trouble: Trouble) -> bool:
@@ -32,6 +44,13 @@ def may_be_a_document(trouble: Trouble) -> bool:
     if isinstance(trouble, Failed):
         return not trouble.explained or trouble.is_a(CannotEncode)
     return trouble.final and not trouble.end.by_others
+
+
+def ran_out_of_memory(trouble: Trouble) -> bool:
+    """Whether memory ran out, be it reported as a death or as an error."""
+    if isinstance(trouble, Failed):
+        return trouble.kind.endswith("MemoryError")  # pyarrow and numpy have MemoryErrors of their own
+    return trouble.end.cause is Cause.MEMORY
 
 
 class Isolation:
@@ -50,7 +69,7 @@ class Isolation:
 
     def is_full(self, units_done: int) -> bool:
         """Whether the waiting units should be isolated before any other unit is started."""
-        most = retry_policy.MAX_TO_ISOLATE if units_done else retry_policy.MAX_FAILURES_WITHOUT_SUCCESS
+        most = MAX_TO_ISOLATE if units_done else MAX_FAILURES_WITHOUT_SUCCESS
         return len(self._to_isolate) >= most
 
     def add(self, task: UnitTask) -> None:
@@ -68,11 +87,11 @@ class Isolation:
 
     def note_memory(self, trouble: Trouble) -> None:
         """Remember that memory ran out: from then on units are isolated one at a time."""
-        self._memory_ran_out |= retry_policy.ran_out_of_memory(trouble)
+        self._memory_ran_out |= ran_out_of_memory(trouble)
 
     def policy(self) -> RetryPolicy:
-        """How the executor runs the waiting units."""
-        return retry_policy.isolate_policy(memory_ran_out=self._memory_ran_out)
+        """How the executor runs the waiting units: one death is enough, and one worker at a time if memory ran out."""
+        return RetryPolicy(max_crashes=1, max_kills=10, workers=1 if self._memory_ran_out else None)
 
     def excluded_rows(self) -> list[ExcludedRow]:
         """The rows that are excluded from units that are not done yet."""
@@ -94,13 +113,13 @@ def after_trouble(unit: IsolatedUnit, trouble: Trouble) -> IsolatedUnit | None:
     row = row_at(trouble)
     if row is None:
         deaths = unit.unexplained_deaths + 1
-        return replace(unit, unexplained_deaths=deaths) if deaths < retry_policy.MAX_UNEXPLAINED_DEATHS else None
+        return replace(unit, unexplained_deaths=deaths) if deaths < MAX_UNEXPLAINED_DEATHS else None
     if row == unit.suspect:
         excluded = (*unit.excluded, ExcludedRow(row, *reason(trouble)))
         return replace(unit, suspect=None, excluded=excluded, memory_deaths=0)
-    memory_deaths = unit.memory_deaths + retry_policy.ran_out_of_memory(trouble)
+    memory_deaths = unit.memory_deaths + ran_out_of_memory(trouble)
     # A cleared row passes alone, but not after the rows before it: no single row is to blame.
-    if row in unit.cleared_rows or memory_deaths > retry_policy.MAX_MEMORY_DEATHS:
+    if row in unit.cleared_rows or memory_deaths > MAX_MEMORY_DEATHS:
         return None
     return replace(unit, suspect=row, memory_deaths=memory_deaths)
 

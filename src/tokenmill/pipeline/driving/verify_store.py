@@ -43,7 +43,7 @@ def check_store(
     except StoreError as error:
         checks.problems.append(error.text)
     checked, step = CheckedStore(), progress.Step()
-    checks.report.begin("verify", int(frozen.plan["text_bytes"].to_numpy().sum()), 0, checks.workers)
+    checks.report.begin("verify", frozen.run.text_bytes, 0, checks.workers)
     tasks = plan.tasks(frozen.plan, frozen.sources, range(frozen.run.units))
     for done in checks.run(function, tasks, lambda task: f"part {task.unit}"):
         summary = done.value.summary

@@ -16,18 +16,19 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, JobChanged, SourceError
 from tokenmill.humanize import count, size
-from tokenmill.pipeline.planning.compare_request import (
+from tokenmill.pipeline.planning.compare import (
+    compare_sources,
     compare_versions,
+    refuse_changed,
+    refuse_denied_paths,
     refuse_fewer_units,
     refuse_other_duplicates,
     refuse_other_job,
     with_defaults,
 )
-from tokenmill.pipeline.planning.compare_sources import compare_sources, refuse_changed
 from tokenmill.pipeline.planning.deduplicate import find_duplicates
-from tokenmill.pipeline.planning.deny_checks import deny_notes, refuse_denied_paths
 from tokenmill.pipeline.planning.request import PrepareRequest, versions
-from tokenmill.pipeline.planning.run_files import create_directories, publish_files, write_deny_list, write_vocabulary
+from tokenmill.pipeline.planning.sample import write_vocabulary
 from tokenmill.pipeline.planning.split_sources import plan_units
 from tokenmill.pipeline.unit.documents import fast_bytes
 from tokenmill.sources import with_identities
@@ -35,15 +36,15 @@ from tokenmill.storage import publish_new
 from tokenmill.storage.digest import hash_of
 from tokenmill.store import layout, tables
 from tokenmill.store.chain import BASE, Head, refuse_remaking, withdraw_manifest
-from tokenmill.store.deny import deny_name
+from tokenmill.store.deny import deny_name, parse_list, read_content
 from tokenmill.store.duplicates import duplicates_bytes, duplicates_name, read_duplicates
 from tokenmill.store.job import Run
-from tokenmill.store.run import run_record
+from tokenmill.store.run import read_vocabulary, run_record
 from tokenmill.store.state import Operation, State, StoreState, enter
 from tokenmill.tokenizers.tokenizer import REFERENCES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -82,11 +83,6 @@ class FrozenRun:
     def reference_version(self) -> str:
         """The version of that library when the run was started."""
         return self.run.versions.get(self.reference_engine, "")
-
-    @property
-    def planned_bytes(self) -> int:
-        """The text of all units, as planned."""
-        return int(self.plan["text_bytes"].to_numpy().sum())
 
 
 def freeze(
@@ -139,7 +135,7 @@ def _planned(
     vocabulary = {f"{layout.TOKENIZER}/{request.job.tokenizer.file}": request.vocabulary.content}
     denied = {} if isinstance(job.deny, msgspec.UnsetType) else {deny_name(job.deny): request.deny}
     named = {layout.table_name(folder, name, hashes[name]): data for name, data in contents.items()}
-    notes = deny_notes(request.deny, sources)
+    notes = _deny_notes(request.deny, sources)
     run = _with_units(run, units, request.units_of(len(units)))
     return FrozenRun(run, sources, units, files={**vocabulary, **denied, **duplicates, **named}, notes=notes)
 
@@ -176,6 +172,19 @@ def _without_duplicates(
     return msgspec.structs.replace(job, dedup=blake3), {duplicates_name(blake3): duplicates_bytes(rows)}
 
 
+def _deny_notes(content: bytes, sources: pa.Table) -> tuple[str, ...]:
+    """What the user should know about a deny list: the sources that it names and that are not read."""
+    named = parse_list(content)
+    read: set[str] = set()
+    for path in sources["path"].to_pylist() if named.rows else ():
+        read.update(named.sources_at(path))
+    unread = sorted({*named.rows} - read)
+    if not unread:
+        return ()
+    shown = ", ".join(unread[:3]) + (" ..." if len(unread) > 3 else "")
+    return (f"--deny names {count(len(unread), 'source')} of which nothing is read: {shown}",)
+
+
 def _refuse_long_texts(request: PrepareRequest, sources: pa.Table) -> None:
     """Refuse a text file that is a single document longer than the job allows, before any work."""
     job = request.job
@@ -203,9 +212,9 @@ def publish(folder: Folder, frozen: FrozenRun) -> bool:
     hashes in their names there, so that no process writes over the files of another.
     """
     folder.locks.check_conditional_create()
-    create_directories(folder, frozen.run)
+    _create_directories(folder, frozen.run)
     folder.create(layout.TOKENIZER)
-    publish_files(folder, frozen.files)
+    _publish_files(folder, frozen.files)
     return publish_new(folder, layout.RUN, layout.json_bytes(run_record(frozen.run)))
 
 
@@ -214,7 +223,7 @@ def publish_lists(folder: Folder, frozen: FrozenRun) -> None:
     lists = {name: data for name, data in frozen.files.items() if name.startswith(f"{layout.DENY}/")}
     if lists:
         folder.create(layout.DENY)
-        publish_files(folder, lists)
+        _publish_files(folder, lists)
 
 
 def publish_again(folder: Folder, frozen: FrozenRun) -> None:
@@ -222,7 +231,7 @@ def publish_again(folder: Folder, frozen: FrozenRun) -> None:
     if not folder.exists(layout.RUN):
         publish(folder, frozen)
         return
-    publish_files(folder, frozen.files)
+    _publish_files(folder, frozen.files)
     layout.publish_json(folder, layout.RUN, run_record(frozen.run))
     kept = {*frozen.files, *(layout.table_name(folder, name, _hash(frozen, name)) for name in _TABLES)}
     for name in folder.names("."):
@@ -265,8 +274,8 @@ def _reopen(
         refuse_changed(folder, frozen.sources, changes)
     refuse_other_job(folder, run, request)
     refuse_fewer_units(folder, run, units)
-    write_vocabulary(folder, run, request)
-    write_deny_list(folder, run, request)
+    _write_vocabulary(folder, run, request)
+    _write_deny_list(folder, run, request)
     refuse_denied_paths(folder, run.job, frozen.sources, changes.table)
     notes = () if complete else compare_versions(folder, run, request)
     is_foreign = found.has_foreign_manifest
@@ -275,7 +284,7 @@ def _reopen(
     frozen = replace(frozen, notes=(*frozen.notes, *notes), head=head)
     unproved = changes.unproved | is_foreign
     if changes.table.equals(frozen.sources):
-        create_directories(folder, run)
+        _create_directories(folder, run)
         return replace(frozen, unproved=unproved)
     if changes.changed.any() or changes.unproved.any():
         # The plan may keep the footer of another file, so unproved sources are split again, too.
@@ -327,12 +336,13 @@ def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, a
     refuse_other_duplicates(folder, run, planned.run)
     contents = {layout.SOURCES: tables.table_bytes(before), layout.PLAN: tables.table_bytes(planned.whole_plan)}
     hashes = {name: hash_of(data) for name, data in contents.items()}
-    counts = {"sources": (run.sources, len(before)), "units": (run.planned_units, planned.run.planned_units)}
-    counts["source bytes"] = (run.source_bytes, request.source_bytes)
-    if hashes != {layout.SOURCES: run.sources_blake3, layout.PLAN: run.plan_blake3} or any(
-        a != b for a, b in counts.values()
-    ):
-        differing = [f"{name:<12} were {was:,}, are now {now:,}" for name, (was, now) in counts.items() if was != now]
+    if hashes != {layout.SOURCES: run.sources_blake3, layout.PLAN: run.plan_blake3}:
+        counts = (
+            ("sources", run.sources, len(before)),
+            ("units", run.planned_units, planned.run.planned_units),
+            ("source bytes", run.source_bytes, request.source_bytes),
+        )
+        differing = [f"{name:<12} were {was:,}, are now {now:,}" for name, was, now in counts if was != now]
         raise JobChanged(
             f"{damage.headline}, and cannot be made again from these sources",
             f"run          {folder.root}",
@@ -344,7 +354,7 @@ def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, a
     if not isinstance(run.job.dedup, msgspec.UnsetType):
         folder.create(layout.DENY)
         files[duplicates_name(run.job.dedup)] = planned.files[duplicates_name(run.job.dedup)]
-    publish_files(folder, files)
+    _publish_files(folder, files)
     note = f"{damage.headline}: the tables of the run were made again, with the checksums of {layout.RUN}"
     return FrozenRun(run, before, planned.whole_plan, notes=(note,))
 
@@ -353,3 +363,38 @@ def _changed_note(paths: list[str]) -> str:
     if len(paths) == 1:
         return f"{paths[0]} changed since the run was started: its units are done again"
     return f"{count(len(paths), 'source')} changed since the run was started: their units are done again"
+
+
+def _create_directories(folder: Folder, run: Run) -> None:
+    """Make the directories of what workers publish."""
+    folder.create(layout.PARTS)
+    if run.job.kept_columns:
+        folder.create(layout.KEPT)
+    if any(not isinstance(blake3, msgspec.UnsetType) for blake3 in (run.job.deny, run.job.dedup)):
+        folder.create(layout.DENY)
+
+
+def _publish_files(folder: Folder, files: Mapping[str, bytes]) -> None:
+    """Publish files by their names."""
+    for name, data in files.items():
+        with folder.publish(name) as file:
+            file.write(data)
+
+
+def _write_vocabulary(folder: Folder, run: Run, request: PrepareRequest) -> None:
+    """Publish the vocabulary again if the store has lost it. It is that of the run: its hash is part of the job."""
+    try:
+        read_vocabulary(folder, run.job.tokenizer)
+    except CorruptStore:
+        write_vocabulary(folder, request.vocabulary)
+
+
+def _write_deny_list(folder: Folder, run: Run, request: PrepareRequest) -> None:
+    """Publish the list of denied rows again if the store has lost it. Its hash is part of the job."""
+    if isinstance(run.job.deny, msgspec.UnsetType):
+        return
+    try:
+        read_content(folder, run.job.deny)
+    except CorruptStore:
+        folder.create(layout.DENY)
+        _publish_files(folder, {deny_name(run.job.deny): request.deny})

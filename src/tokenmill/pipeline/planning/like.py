@@ -1,4 +1,8 @@
-"""`--like`: take tokenizer, begin and end token, column and limits from an existing store, for other sources."""
+"""What a call takes from an existing store.
+
+With `--like` that is the tokenizer, begin and end token, column and limits, for other sources. A run that is resumed
+takes its tokenizer, so that a moved branch or a missing Hub changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tokenmill.errors import UsageError
+from tokenmill.errors import CorruptStore, StoreError, UsageError
 from tokenmill.options import JobOptions, PrepareOptions
 from tokenmill.storage import folder_at
 from tokenmill.store.chain import erased_rules
 from tokenmill.store.deny import read_content, read_rules
-from tokenmill.store.run import read_vocabulary
+from tokenmill.store.run import read_run, read_vocabulary
 from tokenmill.store.state import Operation, enter
 from tokenmill.system.arguments import options_of
+from tokenmill.tokenizers import hub_models
 from tokenmill.tokenizers.resolve import Vocabulary
 
 if TYPE_CHECKING:
@@ -111,3 +116,26 @@ def _deny_list(folder: Folder, job: Job) -> bytes:
         return b""
     read_rules(folder, job.deny)  # before the list becomes part of a request
     return read_content(folder, job.deny)
+
+
+def stored_vocabulary(folder: Folder, tokenizer: Any) -> Vocabulary | None:
+    """The tokenizer of the run in a directory, if it was resolved from the same name of a model on the Hub.
+
+    A vocabulary that the store has lost is fetched again, at the commit of the run.
+    """
+    if not isinstance(tokenizer, str) or hub_models.is_local(tokenizer):
+        return None
+    model = hub_models.parse(tokenizer)
+    if model is None:
+        return None
+    try:
+        run = read_run(folder)
+    except StoreError:  # it is read again, and the error is raised, when the run is opened
+        return None
+    if run is None or not model.is_origin_of(run.job.tokenizer):
+        return None
+    spec = run.job.tokenizer
+    try:
+        return Vocabulary(spec, read_vocabulary(folder, spec))
+    except CorruptStore:
+        return hub_models.from_hub(model.at(str(spec.commit)))

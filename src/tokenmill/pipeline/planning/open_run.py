@@ -6,6 +6,7 @@ removed, and its unit is done again.
 
 from __future__ import annotations
 
+import itertools
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from tokenmill.executors.fan_out import FanOut, run_all
 from tokenmill.executors.messages import work_failed
 from tokenmill.executors.outcomes import Died, Failed
 from tokenmill.executors.retry_policy import DEFAULT_POLICY
-from tokenmill.pipeline.planning.compare_sources import USE_THE_ORIGINAL
+from tokenmill.pipeline.planning.compare import USE_THE_ORIGINAL
 from tokenmill.pipeline.planning.freeze import freeze, grow, publish_again, publish_lists
 from tokenmill.pipeline.planning.run_once import PLANNING, run_once
 from tokenmill.pipeline.unit import plan
@@ -181,14 +182,9 @@ def remove_parts(folder: Folder, units: Iterable[int]) -> None:
 
 
 def _batched(parts: Iterable[tuple[int, str]], size: int) -> Iterator[tuple[tuple[int, str], ...]]:
-    batch: list[tuple[int, str]] = []
-    for part in parts:
-        batch.append(part)
-        if len(batch) == size:
-            yield tuple(batch)
-            batch = []
-    if batch:
-        yield tuple(batch)
+    remaining = iter(parts)
+    while batch := tuple(itertools.islice(remaining, size)):
+        yield batch
 
 
 def _move(folder: Folder, moves: dict[int, int]) -> None:

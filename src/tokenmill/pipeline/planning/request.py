@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from tokenmill.errors import UsageError
-from tokenmill.humanize import parse_size
+from tokenmill.humanize import parse_fraction, parse_size
 from tokenmill.options import BadDocumentAction, Dedup, JobOptions, Null, PrepareOptions, Special, TemplateSpecial
 from tokenmill.pipeline.unit import plan
 from tokenmill.sources import Discovery, SplitChoice, discover
@@ -63,7 +63,7 @@ class BadDocumentPolicy:
         on_bad, timeout = _one_of("--on-bad", options.on_bad, BadDocumentAction), options.document_timeout
         bad = _fraction("--max-bad", 0 if on_bad == "fail" else options.max_bad)
         skipped = _fraction("--max-skipped", options.max_skipped)
-        seconds = _number(str(timeout).strip().removesuffix("s"))
+        seconds = _seconds(str(timeout).strip().removesuffix("s"))
         if not 0 < seconds < math.inf:
             raise UsageError(f"--document-timeout {timeout} is not a time", "Give seconds: 600.")
         return cls(on_bad, bad, skipped, seconds, options.quarantine_text)
@@ -148,13 +148,13 @@ def _tokens(name: str, value: str | int | None) -> int | None:
 
 def _fraction(option: str, value: str | float) -> float:
     text = str(value).strip()
-    fraction = _number(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    if not 0 <= fraction <= 1:
+    fraction = parse_fraction(text)
+    if fraction is None or not 0 <= fraction <= 1:
         raise UsageError(f"{option} {text} is not a fraction", "Give a fraction of the documents: 0.001, or 0.1%.")
     return fraction
 
 
-def _number(text: str) -> float:
+def _seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:

@@ -193,7 +193,7 @@ def raise_failure(failure: Failed[Any] | Died[Any]) -> NoReturn:
 
 
 def write_vocabulary(folder: Folder, vocabulary: Vocabulary) -> None:
-    """Write a vocabulary to where workers look for it, in a folder that has no run."""
+    """Publish a vocabulary where workers look for it."""
     folder.create(layout.TOKENIZER)
     with folder.publish(f"{layout.TOKENIZER}/{vocabulary.spec.file}") as file:
         file.write(vocabulary.content)

@@ -8,6 +8,7 @@ has is refused before any work.
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,22 +92,16 @@ def plan_units(  # noqa: PLR0913 - what is split, how, by which executor, and tw
     return plan.build_plan(ordered, unit_bytes)
 
 
+@dataclass
 class _Splitter:
     """Splits files in workers, and keeps the errors of files that cannot be split."""
 
-    def __init__(
-        self,
-        function: plan.SplitFiles,
-        executor: Executor,
-        slices: dict[int, Slices],
-        on_progress: Callable[[int], None],
-    ) -> None:
-        self._function = function
-        self._executor = executor
-        self._slices = slices
-        self._on_progress = on_progress
-        self._errors: dict[int, TokenmillError] = {}
-        self._fatal: list[Files] = []
+    function: plan.SplitFiles
+    executor: Executor
+    slices: dict[int, Slices]
+    on_progress: Callable[[int], None]
+    _errors: dict[int, TokenmillError] = field(default_factory=dict, init=False)
+    _fatal: list[Files] = field(default_factory=list, init=False)
 
     def run(self, batches: Iterable[Files]) -> None:
         """Split every file; raise the error of the first file that cannot be split."""
@@ -118,11 +113,11 @@ class _Splitter:
 
     def first(self, sources: pa.Table) -> SourceFile | None:
         """The first file that was parsed, and therefore has the column."""
-        return next((file for file in _files(sources, native=True) if file.index in self._slices), None)
+        return next((file for file in _files(sources, native=True) if file.index in self.slices), None)
 
     def _dispatch(self, batches: Iterable[Files], policy: RetryPolicy) -> None:
         until_error = itertools.takewhile(lambda _: not self._errors, batches)
-        for done in run_all(self._executor, self._function, until_error, policy=policy, on_failure=self._fail):
+        for done in run_all(self.executor, self.function, until_error, policy=policy, on_failure=self._fail):
             self._take(done.item, done.value)
 
     def _fail(self, failure: Failed[Files] | Died[Files]) -> None:
@@ -136,8 +131,8 @@ class _Splitter:
         if isinstance(result, TokenmillError):
             self._errors[files[0].index] = result
         else:
-            self._slices.update(zip((file.index for file in files), result, strict=True))
-            self._on_progress(len(self._slices))
+            self.slices.update(zip((file.index for file in files), result, strict=True))
+            self.on_progress(len(self.slices))
 
 
 def _files(sources: pa.Table, *, native: bool) -> Iterator[SourceFile]:
@@ -222,7 +217,7 @@ def _death(death: Died[Files]) -> SourceError:
     return SourceError(
         "a worker died while it read the footer of a source",
         f"file         {death.item[0].path}",
-        f"reason       {death.worker} {death.how}",
+        f"reason       {death.worker} {death.end}",
         *([f"last output  {death.last_line}"] if death.last_line else []),
         "The file is probably damaged: compare it with the original.",
     )

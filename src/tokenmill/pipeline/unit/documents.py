@@ -6,10 +6,8 @@ import importlib.metadata
 import platform
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Protocol
 
 import msgspec
-import pyarrow as pa
 
 from tokenmill.errors import EngineMismatch, TokenizerError
 from tokenmill.pipeline.unit.left_out import NOTHING, LeftOut, without_rows
@@ -51,18 +49,6 @@ DOCUMENT_COPIES = {"tiktoken": 9, "huggingface": 170}
 
 # What the slowest engine encodes in a second. A batch of many documents gets more time the longer it is.
 SLOW_BYTES = 250_000
-
-
-class Encoder(Protocol):
-    """Encodes documents: a Tokenizer, or a wrapper of one."""
-
-    def encode(self, text: pa.LargeStringArray) -> Encoded:
-        """The tokens of each document, without begin and end tokens."""
-        ...
-
-    def trim(self, most_bytes: int) -> None:
-        """Called after each batch: shrink caches to hold no more than `most_bytes`."""
-        ...
 
 
 class WorkerLimits(msgspec.Struct, frozen=True):
@@ -145,7 +131,7 @@ existence = _ExistenceCheck()
 
 
 def unit_tokens(
-    task: UnitTask, job: Job, tokenizer: Encoder, limits: WorkerLimits, left_out: LeftOut = NOTHING
+    task: UnitTask, job: Job, tokenizer: Tokenizer, limits: WorkerLimits, left_out: LeftOut = NOTHING
 ) -> Iterator[tuple[SourceFile, Documents, Encoded]]:
     """The documents of a unit, nulls included, with the framed tokens of those that are not null, batch by batch."""
     for file, documents in unit_documents(task, limits.read_options(job), left_out):
@@ -155,7 +141,7 @@ def unit_tokens(
 
 
 def document_tokens(
-    file: SourceFile, present: Documents, job: Job, tokenizer: Encoder, limits: WorkerLimits
+    file: SourceFile, present: Documents, job: Job, tokenizer: Tokenizer, limits: WorkerLimits
 ) -> Encoded:
     """The framed tokens of some documents, none of which is null. Marks them as the position of the worker."""
     rows = present.rows

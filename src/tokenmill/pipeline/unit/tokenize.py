@@ -1,24 +1,39 @@
 """Tokenizes one unit: reads its sources, encodes the documents, publishes the part. Runs in a worker.
 
 The worker marks its position, so that the report of its death names the rows (see position).
+
+Several stores can be made from one read: the documents that the run of the first store reads are encoded by the
+tokenizers of its companions, too. Nothing depends on these: a companion's unit that could not be made here is made
+again by the run of its own store, which follows and reports what is wrong.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
+import pyarrow as pa
 
+from tokenmill.errors import EngineMismatch
 from tokenmill.pipeline.unit.commit import Commit, Committed, done_names, report_existing
-from tokenmill.pipeline.unit.companions import CompanionPart, CompanionTarget
-from tokenmill.pipeline.unit.documents import WorkerLimits, existence, loaded_tokenizer, prefetch_files, unit_tokens
+from tokenmill.pipeline.unit.documents import (
+    WorkerLimits,
+    document_tokens,
+    existence,
+    loaded_tokenizer,
+    prefetch_files,
+    unit_tokens,
+)
 from tokenmill.pipeline.unit.left_out import left_out
 from tokenmill.pipeline.unit.part_builder import PartBuilder
 from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.pipeline.unit.position import Position
+from tokenmill.sources.documents import Documents, SourceFile
 from tokenmill.storage import folder_at, io_threads
 from tokenmill.store.job import Job
+from tokenmill.store.mismatch import MismatchRecord, publish_mismatch
 from tokenmill.system import machine
 from tokenmill.tokenizers.tokenizer import Tokenizer
 
@@ -28,8 +43,8 @@ class Tokenize:
     """The function that turns a unit into a part of the store in `directory`.
 
     `reference_version` is the version, at the start of the run, of the library that defines the tokens. With `recheck`
-    the reference engine tokenizes the unit, and an existing part is kept only if it is equal. `companions` make the
-    parts of other stores from the same documents.
+    the reference engine tokenizes the unit, and an existing part is kept only if it is equal. `companions` are
+    those of other stores, whose parts are made from the same documents.
     """
 
     directory: str
@@ -38,7 +53,7 @@ class Tokenize:
     limits: WorkerLimits
     reference_version: str = ""
     recheck: bool = False
-    companions: tuple[CompanionTarget, ...] = ()
+    companions: tuple[Tokenize, ...] = ()
 
     def prefetch(self, task: UnitTask) -> None:
         """Start to look for the part of a unit, and to fetch its sources, while another unit is being tokenized."""
@@ -80,3 +95,42 @@ class Tokenize:
             for other in others:
                 other.add(file, documents)
         return builder, others
+
+
+class CompanionPart:
+    """The part of a companion. The first error ends it."""
+
+    def __init__(self, target: Tokenize, task: UnitTask, tokenizers: int) -> None:
+        self._target = target
+        self._folder = folder_at(target.directory)
+        self._builder: PartBuilder | None = None
+        with suppress(Exception):  # the run of the store itself reports it
+            if not all(self._folder.exists(name) for name in done_names(task.unit, recheck=False)):
+                arguments = (target.directory, target.job, target.engine, target.reference_version)
+                self._tokenizer = loaded_tokenizer(*arguments, at_once=tokenizers)
+                self._builder = PartBuilder(target.job, task, target.limits.with_text)
+
+    def add(self, file: SourceFile, documents: Documents) -> None:
+        """Encode a batch of documents, nulls included."""
+        builder, self._builder = self._builder, None
+        if builder is None:
+            return
+        target, present = self._target, documents.without_nulls()
+        with suppress(Exception):  # as above
+            try:
+                encoded = document_tokens(file, present, target.job, self._tokenizer, target.limits)
+            except EngineMismatch as mismatch:
+                publish_mismatch(self._folder, MismatchRecord("gigatoken", str(mismatch)))
+                raise
+            builder.skip(file, documents)
+            builder.add(file, present, encoded)
+            self._tokenizer.trim(target.limits.worker_bytes)
+            self._builder = builder
+
+    def commit(self, kept: pa.Table | None) -> Committed | None:
+        """Publish the part, with the columns that are kept. None if it could not be made, or if its store has it."""
+        if self._builder is None:
+            return None
+        with suppress(Exception):  # as above
+            return Commit(self._folder, self._builder, recheck=False, kept=kept).by(self._tokenizer)()
+        return None

@@ -1,16 +1,24 @@
-"""Compares the sources of a call with those that a run was started with: by content where a path or time changed."""
+"""Compares a call with the run that its directory holds: sources, options, versions, duplicates and denied rows.
+
+Sources whose path or time changed are compared by content.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from tokenmill.errors import JobChanged, UsageError
+from tokenmill.pipeline.planning.request import PrepareRequest, versions
 from tokenmill.sources import splits_of, with_identities
 from tokenmill.storage import scheme
+from tokenmill.store.deny import read_rules
+from tokenmill.store.job import Job, Run
+from tokenmill.tokenizers.tokenizer import REFERENCES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,3 +164,86 @@ def _refused(folder: Folder, before: pa.Table, now: pa.Table, paths: list[str] |
         *(["If the files were moved or renamed, add --moved OLD=NEW."] if renamed else []),
         USE_THE_ORIGINAL,
     )
+
+
+def with_defaults(request: PrepareRequest, run: Run) -> PrepareRequest:
+    """The request with the run's size of units, unless one is given, and its duplicates if it asks for them."""
+    unit_bytes = request.job.unit_bytes if request.unit_bytes_given else run.job.unit_bytes
+    is_asked = not isinstance(request.job.dedup, msgspec.UnsetType)
+    dedup = run.job.dedup if is_asked and not isinstance(run.job.dedup, msgspec.UnsetType) else request.job.dedup
+    job = msgspec.structs.replace(request.job, unit_bytes=unit_bytes, dedup=dedup)
+    return replace(request, job=job)
+
+
+def refuse_other_duplicates(folder: Folder, run: Run, now: Run) -> None:
+    """Refuse sources with other duplicates: a changed source decides which rows of other sources are left out."""
+    if now.job.dedup != run.job.dedup:
+        raise JobChanged(
+            "the sources changed since the run was started, and have other duplicates now",
+            f"run          {folder.root}",
+            USE_THE_ORIGINAL,
+        )
+
+
+def compare_versions(folder: Folder, run: Run, request: PrepareRequest) -> tuple[str, ...]:
+    """Refuse another version of the library that defines the tokens; return notes about other packages."""
+    now, reference = versions(), REFERENCES[request.job.tokenizer.kind].name
+    changed = [name for name, before in run.versions.items() if now.get(name, before) != before]
+    if reference in changed:
+        raise JobChanged(
+            f"{reference} is {now[reference]} now, and this run was started with {run.versions[reference]}",
+            f"run          {folder.root}",
+            f"{reference} defines the tokens. Two versions of it must not be mixed in one store.",
+            f"Install {reference}=={run.versions[reference]}, or use another --out.",
+        )
+    return tuple(f"{name} is {now[name]}, the run was started with {run.versions[name]}" for name in changed)
+
+
+def refuse_fewer_units(folder: Folder, run: Run, units: int) -> None:
+    """Refuse a smaller --limit-units than that of the run: units that are done stay done."""
+    if units < run.units:
+        raise JobChanged(
+            "this directory holds a run with another --limit-units",
+            f"run           {folder.root}",
+            f"--limit-units was {run.units if run.trial else 'none'}, is now {units}",
+            "A trial may go on with a larger limit, or with none. Use another --out for a smaller one.",
+        )
+
+
+def refuse_other_job(folder: Folder, run: Run, request: PrepareRequest) -> None:
+    """Refuse a request whose options decide other bytes than those of the run."""
+    changes = run.job.differences(request.job)
+    if not changes:
+        return
+    if changes[0][0] == "tokenizer":
+        old, new = run.job.tokenizer, request.job.tokenizer
+        raise JobChanged(
+            "this directory holds a run with another tokenizer",
+            f"run          {folder.root}   ({old.name}, sha256 {old.sha256[:8]}...)",
+            f"now          {new.name}   (sha256 {new.sha256[:8]}...)",
+            "Use the original tokenizer, another --out, or remove the directory.",
+        )
+    lines = [("run", folder.root), *((name, f"was {before}, is now {now}") for name, before, now in changes)]
+    width = max(12, *(len(name) for name, _ in lines))
+    raise JobChanged(
+        f"this directory holds a run with another {changes[0][0]}",
+        *(f"{name:<{width}} {value}" for name, value in lines),
+        "Use the original options, another --out, or remove the directory.",
+    )
+
+
+def refuse_denied_paths(folder: Folder, job: Job, before: pa.Table, now: pa.Table) -> None:
+    """Refuse sources whose paths changed so that the deny list names other rows of them by number."""
+    if isinstance(job.deny, msgspec.UnsetType):
+        return
+    rules = read_rules(folder, job.deny)
+    if not rules.rows or len(before) != len(now):
+        return
+    for old, new in zip(before["path"].to_pylist(), now["path"].to_pylist(), strict=True):
+        if rules.rows_of(old).tolist() != rules.rows_of(new).tolist():
+            raise JobChanged(
+                "the deny list names rows of a source by its path, and the path changed",
+                f"before       {old}",
+                f"now          {new}",
+                "Move the source back, or make a new store with a list that has the new path.",
+            )
