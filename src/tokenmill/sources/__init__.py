@@ -13,6 +13,7 @@ from tokenmill.errors import SourceError
 from tokenmill.sources import arrow, csv_files, jsonl, parquet, text
 from tokenmill.sources.delimited import compression_ratio as compression_ratio
 from tokenmill.sources.discovery import Discovery as Discovery
+from tokenmill.sources.discovery import StoreGuard as StoreGuard
 from tokenmill.sources.discovery import discover as discover
 from tokenmill.sources.discovery import file_at as file_at
 from tokenmill.sources.discovery import files_between as files_between
@@ -25,7 +26,6 @@ from tokenmill.sources.ignored import Ignored as Ignored
 from tokenmill.sources.selection import read_selected
 from tokenmill.sources.spelled import refuse_spelled
 from tokenmill.sources.splits import SplitChoice as SplitChoice
-from tokenmill.sources.store_guard import StoreGuard as StoreGuard
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 KINDS: Final[dict[str, SourceKind]] = {

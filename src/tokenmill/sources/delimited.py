@@ -1,4 +1,4 @@
-"""Split bytes at a separator: lines of JSON Lines, documents of text.
+"""Read the bytes of a file, decompressed, and split them at a separator: lines of JSON Lines, documents of text.
 
 Segments are those of `re.split`: matches are taken from left to right and do not overlap. A line end in a separator of
 documents matches CRLF, too. A segment starts at byte 0 or right after a match. Matching from the start of any segment
@@ -26,6 +26,9 @@ CODECS = {".gz": "gzip", ".zst": "zstd"}
 EXPECTED_COMPRESSION = 4
 # Chunk size when searching for the start of a segment.
 SCAN_BYTES = 1 << 16
+# How much of a file is read before planning: what a file is, and which columns it has, is decided by its start.
+SAMPLE_BYTES = 256 << 10
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # The bytes of a compressed file from which its compression is measured.
 RATIO_BYTES = 1 << 18
 
@@ -320,3 +323,29 @@ def _unspanned_position(stream: pa.NativeFile, separator: Separator, position: i
             break
         position = window_start + spanning
     return max(position, 0)
+
+
+def read_sample(file: SourceFile) -> tuple[bytes, bool]:
+    """The first bytes of the content, decompressed, and whether that is all of it."""
+    data = storage.read_start(file.info, SAMPLE_BYTES)
+    is_all = len(data) == file.size
+    codec = codec_of(file.path)
+    if codec:
+        data, is_end = _decompress_start(data, codec)
+        is_all &= is_end
+    return data, is_all
+
+
+def _decompress_start(data: bytes, codec: str) -> tuple[bytes, bool]:
+    """The content at the start of a compressed file, and whether that is all of it."""
+    content = b""
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
+            while len(content) < SAMPLE_BYTES:
+                more = stream.read(1 << 14)
+                if not more:
+                    return content, True
+                content += more
+    except OSError:  # the stream continues after the sample, or is damaged
+        return content, False
+    return content, False

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from tokenmill.errors import SourceError
 from tokenmill.humanize import size
-from tokenmill.sources.delimited import codec_of
+from tokenmill.sources.delimited import BYTE_ORDER_MARK, codec_of, read_sample
 from tokenmill.sources.documents import SourceFile
-from tokenmill.sources.file_start import BYTE_ORDER_MARK, read_sample
 from tokenmill.sources.json_values import are_values, has_values
 from tokenmill.sources.missing_column import WHITE_SPACE
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from tokenmill.sources.bad_rows import NOT_AN_OBJECT, NOT_TEXT, bad_row, split_valid
 from tokenmill.sources.delimited import (
+    BYTE_ORDER_MARK,
     LINE_END,
     Block,
     one_slice,
@@ -41,7 +42,6 @@ from tokenmill.sources.documents import (
     Span,
     as_text,
 )
-from tokenmill.sources.file_start import BYTE_ORDER_MARK
 from tokenmill.sources.json_values import ValueStream, has_values
 from tokenmill.sources.jsonl_values import load, parse_block, read_values
 from tokenmill.sources.missing_column import WHITE_SPACE, key_spellings
