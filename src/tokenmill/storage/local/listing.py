@@ -1,4 +1,4 @@
-"""List what a local directory or glob names: each directory once, links followed.
+"""List what a local directory or glob names: each directory once, links followed. Suggest paths for a missing one.
 
 A caller can skip directories (SkippedEntry). A listing names everything it meets, also what is not a regular file.
 """
@@ -9,6 +9,7 @@ import errno
 import functools
 import glob
 import heapq
+import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tokenmill.errors import SourceError
+from tokenmill.humanize import most_similar
 from tokenmill.storage.addresses import FileInfo
 from tokenmill.storage.globs import fixed_prefix
 
@@ -23,6 +25,11 @@ Identity = tuple[int, int] | str  # device and inode of a local file or director
 
 BROKEN_LINK = "link to a missing file"
 MATCHED_DIRECTORY = "directory, which a glob does not search"
+
+# A larger directory is searched for similar names only so far, because the comparison takes a while.
+MAX_ENTRIES = 10_000
+MAX_SUGGESTIONS = 3
+
 _KINDS = {
     stat.S_IFIFO: "named pipe",
     stat.S_IFSOCK: "socket",
@@ -239,3 +246,21 @@ def _directories_above(root: str, path: str) -> Iterator[tuple[str, str]]:
 
 def _cannot_list(path: str, error: OSError) -> SourceError:
     return SourceError(f"cannot list {error.filename or path}", os.strerror(error.errno or 0))
+
+
+def did_you_mean(path: str) -> list[str]:
+    """A line for an error message that names paths similar to `path`; empty if there is no such path.
+
+    The first part of the path that does not exist is compared with its neighbors.
+    """
+    folder, missing, rest = os.path.dirname(path), os.path.basename(path), ""
+    while missing and not os.path.isdir(folder):
+        folder, missing, rest = os.path.dirname(folder), os.path.basename(folder), os.path.join(missing, rest)
+    try:
+        with os.scandir(folder or ".") as entries:
+            names = [entry.name for entry in itertools.islice(entries, MAX_ENTRIES)]
+    except (OSError, ValueError):
+        return []
+    paths = [os.path.join(folder, name, rest).rstrip("/") for name in most_similar(missing, names, MAX_SUGGESTIONS)]
+    existing = [path for path in paths if os.path.exists(path)]
+    return [f"Did you mean {' or '.join(existing)}?"] if existing else []
