@@ -158,8 +158,7 @@ def _is_latin_1(data: bytes) -> bool:
 
 def _split_codec(path: str) -> tuple[str, str]:
     """A path without the ending of a compressed file, and that ending."""
-    ending = next((end for end in (".gz", ".zst") if path.lower().endswith(end)), "")
-    return path[: len(path) - len(ending)], path[len(path) - len(ending) :]
+    return os.path.splitext(path) if codec_of(path) else (path, "")
 
 
 def _error(path: str, headline: str, command: str, file_bytes: int | None = None) -> SourceError:
