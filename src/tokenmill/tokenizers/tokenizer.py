@@ -7,7 +7,6 @@ reference may fail.
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -82,8 +81,7 @@ def choose_engine(vocabulary: Vocabulary, wanted: str) -> EngineChoice:
         return EngineChoice(reference)
     if wanted in REFERENCE_NAMES:
         raise UsageError(f"{wanted} cannot read {spec.name}", f"Use --engine {reference}, or auto.")
-    installed = importlib.util.find_spec("gigatoken") is not None
-    reason = unsupported(vocabulary) if installed else "it is not installed"
+    reason = unsupported(vocabulary)
     if reason is None and spec.parse_special:
         reason = unsupported(Vocabulary(spec, _fast_content(spec, vocabulary.content)))
     if reason is None:
