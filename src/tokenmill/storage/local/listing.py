@@ -163,10 +163,10 @@ def _add_file(listing: Listing, path: str, status: os.stat_result, *, is_link: b
 def match(pattern: str, skip: SkippedEntry) -> Listing:
     """The files that match a glob. A matching directory is `special`, unless the pattern has ** and searches it."""
     listing = Listing()
-    skipping = _Skipping(fixed_prefix(pattern), skip, _directory_at, is_named=True)
+    root, directory_at = fixed_prefix(pattern), functools.cache(_directory_at)
     skipped: dict[str, None] = {}
     for path in dict.fromkeys(glob.glob(pattern, recursive=True)):
-        directory = skipping.above(path)
+        directory = _skipped_above(root, path, skip, directory_at, is_named=True)
         if directory is not None:
             skipped[directory] = None
             continue
@@ -183,32 +183,20 @@ def match(pattern: str, skip: SkippedEntry) -> Listing:
     return listing
 
 
-class _Skipping:
-    """Finds the skipped directory that contains a path below a root. Looks at each directory once.
+def _skipped_above(
+    root: str, path: str, skip: SkippedEntry, directory_at: Callable[[str], Directory | None], *, is_named: bool
+) -> str | None:
+    """The outermost skipped directory above a path below a root; None if the path is to be listed.
 
     A root that is only the start of a pattern (`is_named`) is not skipped itself, but names in it may be.
     """
-
-    def __init__(
-        self, root: str, skip: SkippedEntry, directory_at: Callable[[str], Directory | None], *, is_named: bool
-    ) -> None:
-        self._root = root
-        self._skip = skip
-        self._directory_at = functools.cache(directory_at)
-        self._is_named = is_named
-
-    def above(self, path: str) -> str | None:
-        """The outermost skipped directory above a path; None if the path is to be listed."""
-        for place, name in _directories_above(self._root, path):
-            directory = self._directory_at(place)
-            if directory is not None and self._skips(directory, name, is_root=place == self._root):
-                return directory.path
-        return None
-
-    def _skips(self, directory: Directory, name: str, *, is_root: bool) -> bool:
-        if self._is_named and is_root:
-            return self._skip.skips_name(directory, name)
-        return self._skip.skips(directory)
+    for place, name in _directories_above(root, path):
+        directory = directory_at(place)
+        if directory is None:
+            continue
+        if skip.skips_name(directory, name) if is_named and place == root else skip.skips(directory):
+            return directory.path
+    return None
 
 
 def _directory_at(path: str) -> Directory | None:
@@ -228,8 +216,7 @@ def without_skipped(root: str, files: list[FileInfo], skip: SkippedEntry, *, is_
             if skip.is_marker(name):
                 markers.add(name)
     directories = {path: Directory(path, path, frozenset(markers)) for path, markers in names.items()}
-    skipping = _Skipping(root, skip, directories.get, is_named=is_named)
-    reasons = [skipping.above(file.path) for file in files]
+    reasons = [_skipped_above(root, file.path, skip, directories.get, is_named=is_named) for file in files]
     kept = [file for file, reason in zip(files, reasons, strict=True) if reason is None]
     return Listing(kept, "" if is_named else root, sorted({reason for reason in reasons if reason is not None}))
 
