@@ -108,16 +108,14 @@ def _blocks(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterat
 
 
 def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Documents:
-    if block.bad:
-        only_bad = Documents(pa.array([], pa.large_string()), np.empty(0, np.uint64), block.bad)
-        return split_valid(file, only_bad, options)
     lines = _Lines(_without_byte_order_mark(block))
     bad: list[BadRow] = []
     text = _parse_block(lines, options)
     if text is None:
         text, bad = _parse_lines(lines, options, is_strict=has_values(file))
     missing = _missing(lines, np.flatnonzero(text.is_null()), template_of(options).names)
-    return split_valid(file, Documents(as_text(text), lines.rows, tuple(bad), missing=missing), options, lines.raw)
+    found = Documents(as_text(text), lines.rows, (*block.bad, *bad), missing=missing)
+    return split_valid(file, found, options, lines.raw)
 
 
 class _Lines:
