@@ -7,6 +7,7 @@ finds the same later matches. So a file can be read in byte ranges: a range owns
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ EXPECTED_COMPRESSION = 4
 SCAN_BYTES = 1 << 16
 # How much of a file is read before planning: what a file is, and which columns it has, is decided by its start.
 SAMPLE_BYTES = 256 << 10
+PIECE_BYTES = 1 << 14
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # The bytes of a compressed file from which its compression is measured.
 RATIO_BYTES = 1 << 18
@@ -129,12 +131,9 @@ def compression_ratio(file: SourceFile) -> float:
     with storage.open_input(file.info, [(0, min(file.size, RATIO_BYTES))]) as stream:
         start = stream.read(RATIO_BYTES)
     content = 0
-    try:
-        with pa.CompressedInputStream(pa.BufferReader(start), codec) as decompressed:
-            while piece := decompressed.read(SCAN_BYTES):
-                content += len(piece)
-    except OSError:  # the start of a stream ends within a block
-        pass
+    with contextlib.suppress(OSError):
+        for piece in _decompressed(start, codec):
+            content += len(piece)
     return content / len(start) if content else float(EXPECTED_COMPRESSION)
 
 
@@ -178,20 +177,14 @@ def stream_segments(stream: ByteStream, separator: Separator, options: ReadOptio
 
 def read_whole(stream: pa.NativeFile, options: ReadOptions) -> tuple[bytearray, tuple[BadRow, ...]]:
     """The content of a stream, or one bad row if it is longer than `options.document_bytes`."""
-    held = bytearray()
+    held, limit, long = bytearray(), options.document_bytes, None
     for data in iter(lambda: stream.read(options.batch_bytes), b""):
         held += data
-        if options.document_bytes is not None and len(held) > options.document_bytes:
-            return bytearray(), (_skip_rest(stream, held, options),)
-    return held, ()
-
-
-def _skip_rest(stream: pa.NativeFile, held: bytearray, options: ReadOptions) -> BadRow:
-    long = LongRow(0)
-    long.take(held, len(held))
-    for data in iter(lambda: stream.read(options.batch_bytes), b""):
-        long.take(bytearray(data), len(data))
-    return long.as_bad_row()
+        if long is None and limit is not None and len(held) > limit:
+            long = LongRow(0)
+        if long is not None:
+            long.take(held, len(held))
+    return held, () if long is None else (long.as_bad_row(),)
 
 
 def _blocks(
@@ -340,12 +333,17 @@ def _decompress_start(data: bytes, codec: str) -> tuple[bytes, bool]:
     """The content at the start of a compressed file, and whether that is all of it."""
     content = b""
     try:
-        with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-            while len(content) < SAMPLE_BYTES:
-                more = stream.read(1 << 14)
-                if not more:
-                    return content, True
-                content += more
+        for piece in _decompressed(data, codec):
+            content += piece
+            if len(content) >= SAMPLE_BYTES:
+                return content, False
     except OSError:  # the stream continues after the sample, or is damaged
         return content, False
-    return content, False
+    return content, True
+
+
+def _decompressed(start: bytes, codec: str) -> Iterator[bytes]:
+    """The content at the start of a compressed file. Raises OSError if this start ends within a block."""
+    with pa.CompressedInputStream(pa.BufferReader(start), codec) as stream:
+        while piece := stream.read(PIECE_BYTES):
+            yield piece
