@@ -43,7 +43,7 @@ from tokenmill.sources.documents import (
     as_text,
 )
 from tokenmill.sources.json_values import ValueStream, has_values
-from tokenmill.sources.jsonl_values import load, parse_block, read_values
+from tokenmill.sources.jsonl_values import Lines, load, parse_block, read_values
 from tokenmill.sources.missing_column import WHITE_SPACE, key_spellings
 from tokenmill.sources.text_columns import (
     NotAnObject,
@@ -90,10 +90,10 @@ def read_columns(
 ) -> Iterator[Columns]:
     """The values of some keys in the lines that start in the slice; null where a line lacks one."""
 
-    def blocks() -> Iterator[_Lines]:
+    def blocks() -> Iterator[Lines]:
         for block in _blocks(file, file_slice or Slice(0, file.size), options):
             if not block.bad:
-                yield _Lines(_without_byte_order_mark(block))
+                yield Lines(_without_byte_order_mark(block))
 
     yield read_values(blocks, names)
 
@@ -108,7 +108,7 @@ def _blocks(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterat
 
 
 def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Documents:
-    lines = _Lines(_without_byte_order_mark(block))
+    lines = Lines(_without_byte_order_mark(block))
     bad: list[BadRow] = []
     text = _parse_block(lines, options)
     if text is None:
@@ -118,38 +118,7 @@ def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Document
     return split_valid(file, found, options, lines.raw)
 
 
-class _Lines:
-    """The lines of a block that are not blank, and whether all of them look like objects."""
-
-    def __init__(self, block: Block) -> None:
-        is_object = _looks_like_object(block)
-        is_kept = np.ones(len(is_object), dtype=bool)
-        self.are_objects = True
-        for index in np.flatnonzero(~is_object).tolist():
-            line = block.data[block.start[index] : block.stop[index]].strip(WHITE_SPACE)
-            is_kept[index] = bool(line)
-            self.are_objects &= not line or (line[:1] == b"{" and line[-1:] == b"}")
-        self.data = block.data
-        self.start = block.start[is_kept]
-        self.stop = block.stop[is_kept]
-        self.rows: RowArray = (self.start + block.offset).astype(np.uint64)
-
-    def __iter__(self) -> Iterator[bytearray]:
-        for start, stop in zip(self.start.tolist(), self.stop.tolist(), strict=True):
-            yield self.data[start:stop].strip(WHITE_SPACE)
-
-    def raw(self, index: int) -> bytearray:
-        """A line as it is in the file, without the line end."""
-        return self.data[self.start[index] : self.stop[index]]
-
-    def remove(self, indices: list[int]) -> None:
-        """Remove some lines."""
-        is_kept = np.ones(len(self.rows), dtype=bool)
-        is_kept[indices] = False
-        self.start, self.stop, self.rows = self.start[is_kept], self.stop[is_kept], self.rows[is_kept]
-
-
-def _missing(lines: _Lines, nulls: npt.NDArray[np.int64], names: tuple[str, ...]) -> RowArray:
+def _missing(lines: Lines, nulls: npt.NDArray[np.int64], names: tuple[str, ...]) -> RowArray:
     """The rows, of those at these indices, that lack a key or a path. Only lines that may have all keys are parsed."""
     spellings = [[text.encode() for text in key_spellings(name)] for name in names]
     lacking = []
@@ -177,17 +146,7 @@ def _without_byte_order_mark(block: Block) -> Block:
     return Block(block.offset, block.data, start, block.stop)
 
 
-def _looks_like_object(block: Block) -> npt.NDArray[np.bool_]:
-    """Whether each line starts with `{` and ends with `}`, or with `}` and a carriage return."""
-    data = np.frombuffer(block.data, dtype=np.uint8)
-    first = data[np.minimum(block.start, len(data) - 1)]
-    last = data[np.maximum(block.stop - 1, 0)]
-    before = data[np.maximum(block.stop - 2, 0)]
-    closed = (last == ord("}")) | ((last == ord("\r")) & (before == ord("}")))
-    return np.asarray((first == ord("{")) & closed & (block.stop - block.start >= 2))
-
-
-def _parse_block(lines: _Lines, options: ReadOptions) -> pa.LargeStringArray | None:
+def _parse_block(lines: Lines, options: ReadOptions) -> pa.LargeStringArray | None:
     """The text of all lines, or None if pyarrow refuses a line or does not find one object in each."""
     template = template_of(options)
     types: dict[str, pa.DataType] | None = dict.fromkeys(template.names, pa.large_string())
@@ -230,7 +189,7 @@ def _strings(table: pa.Table, name: str, options: ReadOptions) -> pa.LargeString
     return pc.coalesce(text, strings_at(table[first].combine_chunks(), tuple(steps), join_of(options)))
 
 
-def _parse_lines(lines: _Lines, options: ReadOptions, *, is_strict: bool) -> tuple[pa.LargeStringArray, list[BadRow]]:
+def _parse_lines(lines: Lines, options: ReadOptions, *, is_strict: bool) -> tuple[pa.LargeStringArray, list[BadRow]]:
     """The text of the good lines, null where there is none, and the bad lines, which are removed from `lines`.
 
     If `is_strict`, a line that is not JSON raises: in an array, a missing brace makes one value of many objects.
