@@ -262,7 +262,8 @@ class StoreGuard:
 
     def skips(self, directory: storage.Directory) -> bool:
         """Whether a directory is a store or will be the store of this run."""
-        return self.is_out(directory.identity) or _is_store(directory.names)
+        is_store = RUN in directory.names and sum(map(self.is_marker, directory.names)) >= MIN_STORE_NAMES
+        return is_store or self.is_out(directory.identity)
 
     def skips_name(self, directory: storage.Directory, name: str) -> bool:
         """Whether a name in a directory belongs to a store. A glob still finds other files in a store's directory."""
@@ -292,7 +293,3 @@ class StoreGuard:
             f"given        {listing.searched}",
             "It holds tokens. Give the files with the text.",
         )
-
-
-def _is_store(names: frozenset[str]) -> bool:
-    return RUN in names and sum(_STORE_NAMES.fullmatch(name) is not None for name in names) >= MIN_STORE_NAMES
