@@ -43,7 +43,7 @@ from tokenmill.sources.documents import (
     as_text,
 )
 from tokenmill.sources.json_values import ValueStream, has_values
-from tokenmill.sources.jsonl_values import Lines, load, parse_block, read_values
+from tokenmill.sources.jsonl_values import BlockLines, load, parse_block, read_values
 from tokenmill.sources.missing_column import WHITE_SPACE, key_spellings
 from tokenmill.sources.text_columns import (
     NotAnObject,
@@ -90,10 +90,10 @@ def read_columns(
 ) -> Iterator[Columns]:
     """The values of some keys in the lines that start in the slice; null where a line lacks one."""
 
-    def blocks() -> Iterator[Lines]:
+    def blocks() -> Iterator[BlockLines]:
         for block in _blocks(file, file_slice or Slice(0, file.size), options):
             if not block.bad:
-                yield Lines(_without_byte_order_mark(block))
+                yield BlockLines(_without_byte_order_mark(block))
 
     yield read_values(blocks, names)
 
@@ -108,7 +108,7 @@ def _blocks(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterat
 
 
 def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Documents:
-    lines = Lines(_without_byte_order_mark(block))
+    lines = BlockLines(_without_byte_order_mark(block))
     bad: list[BadRow] = []
     text = _parse_block(lines, options)
     if text is None:
@@ -118,7 +118,7 @@ def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Document
     return split_valid(file, found, options, lines.raw)
 
 
-def _missing(lines: Lines, nulls: npt.NDArray[np.int64], names: tuple[str, ...]) -> RowArray:
+def _missing(lines: BlockLines, nulls: npt.NDArray[np.int64], names: tuple[str, ...]) -> RowArray:
     """The rows, of those at these indices, that lack a key or a path. Only lines that may have all keys are parsed."""
     spellings = [[text.encode() for text in key_spellings(name)] for name in names]
     lacking = []
@@ -146,7 +146,7 @@ def _without_byte_order_mark(block: Block) -> Block:
     return Block(block.offset, block.data, start, block.stop)
 
 
-def _parse_block(lines: Lines, options: ReadOptions) -> pa.LargeStringArray | None:
+def _parse_block(lines: BlockLines, options: ReadOptions) -> pa.LargeStringArray | None:
     """The text of all lines, or None if pyarrow refuses a line or does not find one object in each."""
     template = template_of(options)
     types: dict[str, pa.DataType] | None = dict.fromkeys(template.names, pa.large_string())
@@ -189,7 +189,9 @@ def _strings(table: pa.Table, name: str, options: ReadOptions) -> pa.LargeString
     return pc.coalesce(text, strings_at(table[first].combine_chunks(), tuple(steps), join_of(options)))
 
 
-def _parse_lines(lines: Lines, options: ReadOptions, *, is_strict: bool) -> tuple[pa.LargeStringArray, list[BadRow]]:
+def _parse_lines(
+    lines: BlockLines, options: ReadOptions, *, is_strict: bool
+) -> tuple[pa.LargeStringArray, list[BadRow]]:
     """The text of the good lines, null where there is none, and the bad lines, which are removed from `lines`.
 
     If `is_strict`, a line that is not JSON raises: in an array, a missing brace makes one value of many objects.

@@ -101,7 +101,7 @@ GUESSED = (TEXT, pa.int64(), pa.bool_())
 _guesses: dict[str, pa.DataType] = {}
 
 
-class Lines:
+class BlockLines:
     """The lines of a block that are not blank, their byte offsets in the file, and whether all look like objects."""
 
     def __init__(self, block: Block) -> None:
@@ -143,7 +143,7 @@ def _looks_like_object(block: Block) -> npt.NDArray[np.bool_]:
     return np.asarray((first == ord("{")) & closed & (block.stop - block.start >= 2))
 
 
-def parse_block(lines: Lines, types: Types) -> pa.Table | None:
+def parse_block(lines: BlockLines, types: Types) -> pa.Table | None:
     """Some keys of all lines, or None if pyarrow refuses a line or does not find one object in each.
 
     Every line must begin with `{` and end with `}`. Then no object spans two lines, so an equal number of objects and
@@ -158,7 +158,7 @@ def parse_block(lines: Lines, types: Types) -> pa.Table | None:
     return table if len(table) == len(lines.rows) else None
 
 
-def read_values(blocks: Callable[[], Iterator[Lines]], names: tuple[str, ...]) -> Columns:
+def read_values(blocks: Callable[[], Iterator[BlockLines]], names: tuple[str, ...]) -> Columns:
     """The values of some keys in all blocks of a slice; null where a line has none. `blocks` may be called twice."""
     types = {name: _guesses.get(name, TEXT) for name in names}
     if any("." in name for name in names):  # a key, or a path of keys
@@ -185,7 +185,7 @@ def _joined(columns: list[pa.ChunkedArray]) -> pa.ChunkedArray:
     return pa.chunked_array(chunks, kind)
 
 
-def _parse_any(lines: Lines, types: dict[str, pa.DataType]) -> Columns:
+def _parse_any(lines: BlockLines, types: dict[str, pa.DataType]) -> Columns:
     """The values of one block. `types` are the types of the block before, and become those of this one."""
     table = parse_block(lines, types)
     if table is None and lines.are_objects and len(lines.data) <= MAX_BLOCK_BYTES:
@@ -205,7 +205,7 @@ def _may_be_rounded(column: pa.ChunkedArray) -> bool:
     return largest is not None and largest >= MAX_EXACT
 
 
-def _inferred(lines: Lines, types: Types) -> dict[str, pa.DataType]:
+def _inferred(lines: BlockLines, types: Types) -> dict[str, pa.DataType]:
     """The types that pyarrow infers for these keys. Dates are text, as they are written."""
     try:
         schema = parse(lines.data, None).schema
@@ -215,7 +215,7 @@ def _inferred(lines: Lines, types: Types) -> dict[str, pa.DataType]:
     return {name: found.get(name) if found.get(name) in TYPES else TEXT for name in types}
 
 
-def _records(lines: Lines) -> Iterator[tuple[int, dict[str, Any]]]:
+def _records(lines: BlockLines) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of the lines, each with its row. A line that is not an object is a bad row, and skipped."""
     for row, line in zip(lines.rows.tolist(), lines, strict=True):
         try:
