@@ -68,27 +68,11 @@ SWITCHES = frozenset(
 PYTHON_NAMES = {"with": "with_columns"}
 
 # Words after an option that continue the sentence. Any other word is the value of the option.
-SENTENCE_WORDS = (
-    *(
-        "a",
-        "adds",
-        "allows",
-        "and",
-        "another",
-        "at",
-        "can",
-        "cannot",
-        "change",
-        "changes",
-        "chooses",
-        "counts",
-        "for",
-        "has",
-        "in",
-        "is",
-    ),
-    *("it", "must", "names", "needs", "of", "on", "once", "or", "that", "to", "was", "with", "would"),
+_WORDS = (
+    "a adds allows and another at can cannot change changes chooses counts for has in is it must names needs of on "
+    "once or that to was with would"
 )
+SENTENCE_WORDS = _WORDS.split()
 
 # Quoted commands and whole command lines, which stay as they are; or an option, with its value if there is one. A line
 # that begins with a word in lower case and an option is the command line of another program.

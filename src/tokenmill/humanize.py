@@ -51,20 +51,14 @@ def most_similar(word: str, names: Iterable[str], most: int = 1) -> list[str]:
 
 def number(value: float) -> str:
     """A count in three digits: 950, 12.3k, 4.56M, 15.0T."""
-    for suffix in ("", "k", "M", "G"):
-        if abs(value) < 999.5:
-            return f"{value:.0f}" if not suffix else f"{_three(value)}{suffix}"
-        value /= 1000
-    return f"{_three(value)}T"
+    digits, suffix = _scaled(value)
+    return f"{digits}{suffix}"
 
 
 def size(count: float) -> str:
     """Bytes: 812 B, 34.5 MB, 1.21 TB."""
-    for suffix in ("B", "kB", "MB", "GB"):
-        if abs(count) < 999.5:
-            return f"{count:.0f} B" if suffix == "B" else f"{_three(count)} {suffix}"
-        count /= 1000
-    return f"{_three(count)} TB"
+    digits, suffix = _scaled(count)
+    return f"{digits} {suffix}B"
 
 
 def duration(seconds: float) -> str:
@@ -103,6 +97,15 @@ def signal_name(value: int) -> str:
         return signal.Signals(value).name
     except ValueError:
         return f"signal {value}"
+
+
+def _scaled(value: float) -> tuple[str, str]:
+    """A number in three digits, and the suffix of its unit."""
+    for suffix in ("", "k", "M", "G"):
+        if abs(value) < 999.5:
+            return _three(value) if suffix else f"{value:.0f}", suffix
+        value /= 1000
+    return _three(value), "T"
 
 
 def _three(value: float) -> str:

@@ -43,7 +43,7 @@ from tests.support.source_files import KINDS, SEPARATOR
 from tokenmill import storage
 from tokenmill.errors import StorageError
 from tokenmill.exports.formats import FORMATS
-from tokenmill.sources.store_guard import StoreGuard
+from tokenmill.sources.discovery import StoreGuard
 from tokenmill.storage import publish_new
 from tokenmill.storage.objects import bucket, clients
 from tokenmill.store import layout

@@ -22,13 +22,11 @@ from tokenmill.pipeline.unit.verify import Verify
 from tokenmill.storage import folder_at
 from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.store.run import require_run
-from tokenmill.tokenizers import white_space
 from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded, Tokens
 from tokenmill.tokenizers.engines.tiktoken import TiktokenEngine
 from tokenmill.tokenizers.resolve import resolve
-from tokenmill.tokenizers.tokenizer import Tokenizer
-from tokenmill.tokenizers.white_space import MAX_WHITE_SPACE_BYTES, documents_with_long_white_space
+from tokenmill.tokenizers.tokenizer import MAX_WHITE_SPACE_BYTES, Tokenizer, documents_with_long_white_space
 
 END = 1199
 HARD = " " * 1_000_000 + "x"  # tiktoken's regex engine gives up
@@ -110,7 +108,7 @@ def test_the_limit_of_white_space_is_far_below_what_the_reference_fails_on() -> 
     """The reference encodes a run of three times the limit."""
     vocabulary = resolve(SMALL_TIKTOKEN)
     tokenizer = Tokenizer(vocabulary.spec, vocabulary.content, "tiktoken")
-    text = " " * (3 * white_space.MAX_WHITE_SPACE_BYTES) + "x"
+    text = " " * (3 * MAX_WHITE_SPACE_BYTES) + "x"
     assert len(tokenizer.encode(pa.array([text], pa.large_string())).tokens) > 0
 
 

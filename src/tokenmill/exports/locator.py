@@ -18,7 +18,7 @@ from tokenmill.exports.trace import ExportIndex, ShardLocation, in_store, no_tok
 from tokenmill.humanize import Readable
 from tokenmill.sources import splits_of
 from tokenmill.storage import Folder, absolute, folder_at, resolved, scheme
-from tokenmill.storage.local.near_names import did_you_mean
+from tokenmill.storage.local.listing import did_you_mean
 from tokenmill.store import layout
 from tokenmill.store.part import TokenArray
 from tokenmill.store.reader import Store, position_name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -13,6 +14,7 @@ from tokenmill.errors import SourceError
 from tokenmill.sources import arrow, csv_files, jsonl, parquet, text
 from tokenmill.sources.delimited import compression_ratio as compression_ratio
 from tokenmill.sources.discovery import Discovery as Discovery
+from tokenmill.sources.discovery import StoreGuard as StoreGuard
 from tokenmill.sources.discovery import discover as discover
 from tokenmill.sources.discovery import file_at as file_at
 from tokenmill.sources.discovery import files_between as files_between
@@ -25,7 +27,6 @@ from tokenmill.sources.ignored import Ignored as Ignored
 from tokenmill.sources.selection import read_selected
 from tokenmill.sources.spelled import refuse_spelled
 from tokenmill.sources.splits import SplitChoice as SplitChoice
-from tokenmill.sources.store_guard import StoreGuard as StoreGuard
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 KINDS: Final[dict[str, SourceKind]] = {
@@ -57,16 +58,11 @@ def read_documents(file: SourceFile, file_slice: Slice, options: ReadOptions) ->
 
     Checks before and after that the file has not changed since planning.
     """
-    storage.check_unchanged(file.info)
     kind = KINDS[file.kind]
-    try:
+    with _unchanged(file, file_slice):
         read = read_selected(kind, file, file_slice, options) if options.where else kind.read(file, file_slice, options)
         for documents in read:
             yield refuse_spelled(file, documents, options)
-    except UNREADABLE as error:
-        storage.check_unchanged(file.info)
-        raise _unreadable(file, file_slice, error) from error
-    storage.check_unchanged(file.info)
 
 
 def read_columns(
@@ -76,13 +72,8 @@ def read_columns(
 
     Raises NoColumn if the file declares its columns and lacks one. Checks as `read_documents` does.
     """
-    storage.check_unchanged(file.info)
-    try:
+    with _unchanged(file, file_slice):
         yield from KINDS[file.kind].read_columns(file, file_slice, names, options)
-    except UNREADABLE as error:
-        storage.check_unchanged(file.info)
-        raise _unreadable(file, file_slice, error) from error
-    storage.check_unchanged(file.info)
 
 
 def require_columns(file: SourceFile, names: tuple[str, ...]) -> None:
@@ -97,6 +88,18 @@ def prefetch(file: SourceFile, file_slice: Slice | None, options: ReadOptions) -
     """Start to fetch the bytes that reading a slice, or the whole file, needs, if the file is remote."""
     if storage.scheme(file.path):
         storage.prefetch(file.info, KINDS[file.kind].byte_ranges(file, file_slice, options))
+
+
+@contextlib.contextmanager
+def _unchanged(file: SourceFile, file_slice: Slice | None) -> Iterator[None]:
+    """Raise if the file is not the planned one before, during and after the block, or if it cannot be read."""
+    storage.check_unchanged(file.info)
+    try:
+        yield
+    except UNREADABLE as error:
+        storage.check_unchanged(file.info)
+        raise _unreadable(file, file_slice, error) from error
+    storage.check_unchanged(file.info)
 
 
 def _unreadable(file: SourceFile, file_slice: Slice | None, error: Exception) -> Exception:

@@ -19,9 +19,8 @@ import pyarrow.csv as pa_csv
 from tokenmill.errors import SourceError
 from tokenmill.humanize import size
 from tokenmill.sources.columnar import ColumnPath, number_rows, plain_column, read_text, text_column
-from tokenmill.sources.delimited import CODECS, one_slice, open_stream
+from tokenmill.sources.delimited import BYTE_ORDER_MARK, CODECS, one_slice, open_stream, read_sample
 from tokenmill.sources.documents import Columns, Documents, ReadOptions, Slice, Slices, SourceFile, Span
-from tokenmill.sources.file_start import BYTE_ORDER_MARK, read_sample
 from tokenmill.sources.plain_values import TEXT, inferred
 from tokenmill.sources.text_columns import template_of
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tokenmill.storage.globs import matches
-from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
-from tokenmill.storage.untrusted.yaml_text import decode_yaml
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode, decode_yaml
 
 CARD = "README.md"
 DATASET_DICT = "dataset_dict.json"

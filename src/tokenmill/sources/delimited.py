@@ -1,4 +1,4 @@
-"""Split bytes at a separator: lines of JSON Lines, documents of text.
+"""Read the bytes of a file, decompressed, and split them at a separator: lines of JSON Lines, documents of text.
 
 Segments are those of `re.split`: matches are taken from left to right and do not overlap. A line end in a separator of
 documents matches CRLF, too. A segment starts at byte 0 or right after a match. Matching from the start of any segment
@@ -7,6 +7,7 @@ finds the same later matches. So a file can be read in byte ranges: a range owns
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Iterator
@@ -26,6 +27,10 @@ CODECS = {".gz": "gzip", ".zst": "zstd"}
 EXPECTED_COMPRESSION = 4
 # Chunk size when searching for the start of a segment.
 SCAN_BYTES = 1 << 16
+# How much of a file is read before planning: what a file is, and which columns it has, is decided by its start.
+SAMPLE_BYTES = 256 << 10
+PIECE_BYTES = 1 << 14
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # The bytes of a compressed file from which its compression is measured.
 RATIO_BYTES = 1 << 18
 
@@ -126,12 +131,9 @@ def compression_ratio(file: SourceFile) -> float:
     with storage.open_input(file.info, [(0, min(file.size, RATIO_BYTES))]) as stream:
         start = stream.read(RATIO_BYTES)
     content = 0
-    try:
-        with pa.CompressedInputStream(pa.BufferReader(start), codec) as decompressed:
-            while piece := decompressed.read(SCAN_BYTES):
-                content += len(piece)
-    except OSError:  # the start of a stream ends within a block
-        pass
+    with contextlib.suppress(OSError):
+        for piece in _decompressed(start, codec):
+            content += len(piece)
     return content / len(start) if content else float(EXPECTED_COMPRESSION)
 
 
@@ -175,20 +177,14 @@ def stream_segments(stream: ByteStream, separator: Separator, options: ReadOptio
 
 def read_whole(stream: pa.NativeFile, options: ReadOptions) -> tuple[bytearray, tuple[BadRow, ...]]:
     """The content of a stream, or one bad row if it is longer than `options.document_bytes`."""
-    held = bytearray()
+    held, limit, long = bytearray(), options.document_bytes, None
     for data in iter(lambda: stream.read(options.batch_bytes), b""):
         held += data
-        if options.document_bytes is not None and len(held) > options.document_bytes:
-            return bytearray(), (_skip_rest(stream, held, options),)
-    return held, ()
-
-
-def _skip_rest(stream: pa.NativeFile, held: bytearray, options: ReadOptions) -> BadRow:
-    long = LongRow(0)
-    long.take(held, len(held))
-    for data in iter(lambda: stream.read(options.batch_bytes), b""):
-        long.take(bytearray(data), len(data))
-    return long.as_bad_row()
+        if long is None and limit is not None and len(held) > limit:
+            long = LongRow(0)
+        if long is not None:
+            long.take(held, len(held))
+    return held, () if long is None else (long.as_bad_row(),)
 
 
 def _blocks(
@@ -320,3 +316,34 @@ def _unspanned_position(stream: pa.NativeFile, separator: Separator, position: i
             break
         position = window_start + spanning
     return max(position, 0)
+
+
+def read_sample(file: SourceFile) -> tuple[bytes, bool]:
+    """The first bytes of the content, decompressed, and whether that is all of it."""
+    data = storage.read_start(file.info, SAMPLE_BYTES)
+    is_all = len(data) == file.size
+    codec = codec_of(file.path)
+    if codec:
+        data, is_end = _decompress_start(data, codec)
+        is_all &= is_end
+    return data, is_all
+
+
+def _decompress_start(data: bytes, codec: str) -> tuple[bytes, bool]:
+    """The content at the start of a compressed file, and whether that is all of it."""
+    content = b""
+    try:
+        for piece in _decompressed(data, codec):
+            content += piece
+            if len(content) >= SAMPLE_BYTES:
+                return content, False
+    except OSError:  # the stream continues after the sample, or is damaged
+        return content, False
+    return content, True
+
+
+def _decompressed(start: bytes, codec: str) -> Iterator[bytes]:
+    """The content at the start of a compressed file. Raises OSError if this start ends within a block."""
+    with pa.CompressedInputStream(pa.BufferReader(start), codec) as stream:
+        while piece := stream.read(PIECE_BYTES):
+            yield piece

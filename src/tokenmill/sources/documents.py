@@ -155,12 +155,6 @@ class Documents:
         total: int | None = pc.sum(pc.binary_length(self.text)).as_py()
         return total or 0
 
-    def slice_bytes(self, max_bytes: int) -> Documents:
-        """The first documents that fit into `max_bytes`; at least one if there is one."""
-        ends = np.cumsum(pc.binary_length(self.text).to_numpy(zero_copy_only=False))
-        count = max(1, int(np.searchsorted(ends, max_bytes, side="right")))
-        return Documents(self.text.slice(0, count), self.rows[:count], self.bad)
-
 
 @dataclass(frozen=True, slots=True)
 class Columns:

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from tokenmill.errors import SourceError
 from tokenmill.humanize import size
-from tokenmill.sources.delimited import codec_of
+from tokenmill.sources.delimited import BYTE_ORDER_MARK, codec_of, read_sample
 from tokenmill.sources.documents import SourceFile
-from tokenmill.sources.file_start import BYTE_ORDER_MARK, read_sample
 from tokenmill.sources.json_values import are_values, has_values
 from tokenmill.sources.missing_column import WHITE_SPACE
 
@@ -159,8 +158,7 @@ def _is_latin_1(data: bytes) -> bool:
 
 def _split_codec(path: str) -> tuple[str, str]:
     """A path without the ending of a compressed file, and that ending."""
-    ending = next((end for end in (".gz", ".zst") if path.lower().endswith(end)), "")
-    return path[: len(path) - len(ending)], path[len(path) - len(ending) :]
+    return os.path.splitext(path) if codec_of(path) else (path, "")
 
 
 def _error(path: str, headline: str, command: str, file_bytes: int | None = None) -> SourceError:

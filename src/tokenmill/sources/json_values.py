@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenmill.sources.delimited import BYTE_ORDER_MARK, read_sample
 from tokenmill.sources.documents import SourceFile
-from tokenmill.sources.file_start import BYTE_ORDER_MARK, read_sample
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 # The ending of a name that may stand for any layout. Files of other names are JSON Lines, and are not looked at.

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from tokenmill.sources.bad_rows import NOT_AN_OBJECT, NOT_TEXT, bad_row, split_valid
 from tokenmill.sources.delimited import (
+    BYTE_ORDER_MARK,
     LINE_END,
     Block,
     one_slice,
@@ -41,9 +42,8 @@ from tokenmill.sources.documents import (
     Span,
     as_text,
 )
-from tokenmill.sources.file_start import BYTE_ORDER_MARK
 from tokenmill.sources.json_values import ValueStream, has_values
-from tokenmill.sources.jsonl_values import load, parse_block, read_values
+from tokenmill.sources.jsonl_values import BlockLines, load, parse_block, read_values
 from tokenmill.sources.missing_column import WHITE_SPACE, key_spellings
 from tokenmill.sources.text_columns import (
     NotAnObject,
@@ -90,10 +90,10 @@ def read_columns(
 ) -> Iterator[Columns]:
     """The values of some keys in the lines that start in the slice; null where a line lacks one."""
 
-    def blocks() -> Iterator[_Lines]:
+    def blocks() -> Iterator[BlockLines]:
         for block in _blocks(file, file_slice or Slice(0, file.size), options):
             if not block.bad:
-                yield _Lines(_without_byte_order_mark(block))
+                yield BlockLines(_without_byte_order_mark(block))
 
     yield read_values(blocks, names)
 
@@ -108,50 +108,17 @@ def _blocks(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterat
 
 
 def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Documents:
-    if block.bad:
-        only_bad = Documents(pa.array([], pa.large_string()), np.empty(0, np.uint64), block.bad)
-        return split_valid(file, only_bad, options)
-    lines = _Lines(_without_byte_order_mark(block))
+    lines = BlockLines(_without_byte_order_mark(block))
     bad: list[BadRow] = []
     text = _parse_block(lines, options)
     if text is None:
         text, bad = _parse_lines(lines, options, is_strict=has_values(file))
     missing = _missing(lines, np.flatnonzero(text.is_null()), template_of(options).names)
-    return split_valid(file, Documents(as_text(text), lines.rows, tuple(bad), missing=missing), options, lines.raw)
+    found = Documents(as_text(text), lines.rows, (*block.bad, *bad), missing=missing)
+    return split_valid(file, found, options, lines.raw)
 
 
-class _Lines:
-    """The lines of a block that are not blank, and whether all of them look like objects."""
-
-    def __init__(self, block: Block) -> None:
-        is_object = _looks_like_object(block)
-        is_kept = np.ones(len(is_object), dtype=bool)
-        self.are_objects = True
-        for index in np.flatnonzero(~is_object).tolist():
-            line = block.data[block.start[index] : block.stop[index]].strip(WHITE_SPACE)
-            is_kept[index] = bool(line)
-            self.are_objects &= not line or (line[:1] == b"{" and line[-1:] == b"}")
-        self.data = block.data
-        self.start = block.start[is_kept]
-        self.stop = block.stop[is_kept]
-        self.rows: RowArray = (self.start + block.offset).astype(np.uint64)
-
-    def __iter__(self) -> Iterator[bytearray]:
-        for start, stop in zip(self.start.tolist(), self.stop.tolist(), strict=True):
-            yield self.data[start:stop].strip(WHITE_SPACE)
-
-    def raw(self, index: int) -> bytearray:
-        """A line as it is in the file, without the line end."""
-        return self.data[self.start[index] : self.stop[index]]
-
-    def remove(self, indices: list[int]) -> None:
-        """Remove some lines."""
-        is_kept = np.ones(len(self.rows), dtype=bool)
-        is_kept[indices] = False
-        self.start, self.stop, self.rows = self.start[is_kept], self.stop[is_kept], self.rows[is_kept]
-
-
-def _missing(lines: _Lines, nulls: npt.NDArray[np.int64], names: tuple[str, ...]) -> RowArray:
+def _missing(lines: BlockLines, nulls: npt.NDArray[np.int64], names: tuple[str, ...]) -> RowArray:
     """The rows, of those at these indices, that lack a key or a path. Only lines that may have all keys are parsed."""
     spellings = [[text.encode() for text in key_spellings(name)] for name in names]
     lacking = []
@@ -179,17 +146,7 @@ def _without_byte_order_mark(block: Block) -> Block:
     return Block(block.offset, block.data, start, block.stop)
 
 
-def _looks_like_object(block: Block) -> npt.NDArray[np.bool_]:
-    """Whether each line starts with `{` and ends with `}`, or with `}` and a carriage return."""
-    data = np.frombuffer(block.data, dtype=np.uint8)
-    first = data[np.minimum(block.start, len(data) - 1)]
-    last = data[np.maximum(block.stop - 1, 0)]
-    before = data[np.maximum(block.stop - 2, 0)]
-    closed = (last == ord("}")) | ((last == ord("\r")) & (before == ord("}")))
-    return np.asarray((first == ord("{")) & closed & (block.stop - block.start >= 2))
-
-
-def _parse_block(lines: _Lines, options: ReadOptions) -> pa.LargeStringArray | None:
+def _parse_block(lines: BlockLines, options: ReadOptions) -> pa.LargeStringArray | None:
     """The text of all lines, or None if pyarrow refuses a line or does not find one object in each."""
     template = template_of(options)
     types: dict[str, pa.DataType] | None = dict.fromkeys(template.names, pa.large_string())
@@ -232,7 +189,9 @@ def _strings(table: pa.Table, name: str, options: ReadOptions) -> pa.LargeString
     return pc.coalesce(text, strings_at(table[first].combine_chunks(), tuple(steps), join_of(options)))
 
 
-def _parse_lines(lines: _Lines, options: ReadOptions, *, is_strict: bool) -> tuple[pa.LargeStringArray, list[BadRow]]:
+def _parse_lines(
+    lines: BlockLines, options: ReadOptions, *, is_strict: bool
+) -> tuple[pa.LargeStringArray, list[BadRow]]:
     """The text of the good lines, null where there is none, and the bad lines, which are removed from `lines`.
 
     If `is_strict`, a line that is not JSON raises: in an array, a missing brace makes one value of many objects.

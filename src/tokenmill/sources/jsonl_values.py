@@ -10,14 +10,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+from tokenmill.sources.delimited import Block
 from tokenmill.sources.documents import Columns, RowArray
+from tokenmill.sources.missing_column import WHITE_SPACE
 from tokenmill.sources.plain_values import MAX_EXACT, TEXT, TYPES, as_plain
 from tokenmill.storage.arrow_text import as_utf8
 from tokenmill.storage.untrusted.malformed import MalformedDataError
@@ -98,18 +101,49 @@ GUESSED = (TEXT, pa.int64(), pa.bool_())
 _guesses: dict[str, pa.DataType] = {}
 
 
-class JsonLines(Protocol):
+class BlockLines:
     """The lines of a block that are not blank, their byte offsets in the file, and whether all look like objects."""
 
-    data: bytearray
-    rows: RowArray
-    are_objects: bool
+    def __init__(self, block: Block) -> None:
+        is_object = _looks_like_object(block)
+        is_kept = np.ones(len(is_object), dtype=bool)
+        self.are_objects = True
+        for index in np.flatnonzero(~is_object).tolist():
+            line = block.data[block.start[index] : block.stop[index]].strip(WHITE_SPACE)
+            is_kept[index] = bool(line)
+            self.are_objects &= not line or (line[:1] == b"{" and line[-1:] == b"}")
+        self.data = block.data
+        self.start = block.start[is_kept]
+        self.stop = block.stop[is_kept]
+        self.rows: RowArray = (self.start + block.offset).astype(np.uint64)
 
     def __iter__(self) -> Iterator[bytearray]:
         """The lines, without white space at their ends."""
+        for start, stop in zip(self.start.tolist(), self.stop.tolist(), strict=True):
+            yield self.data[start:stop].strip(WHITE_SPACE)
+
+    def raw(self, index: int) -> bytearray:
+        """A line as it is in the file, without the line end."""
+        return self.data[self.start[index] : self.stop[index]]
+
+    def remove(self, indices: list[int]) -> None:
+        """Remove some lines."""
+        is_kept = np.ones(len(self.rows), dtype=bool)
+        is_kept[indices] = False
+        self.start, self.stop, self.rows = self.start[is_kept], self.stop[is_kept], self.rows[is_kept]
 
 
-def parse_block(lines: JsonLines, types: Types) -> pa.Table | None:
+def _looks_like_object(block: Block) -> npt.NDArray[np.bool_]:
+    """Whether each line starts with `{` and ends with `}`, or with `}` and a carriage return."""
+    data = np.frombuffer(block.data, dtype=np.uint8)
+    first = data[np.minimum(block.start, len(data) - 1)]
+    last = data[np.maximum(block.stop - 1, 0)]
+    before = data[np.maximum(block.stop - 2, 0)]
+    closed = (last == ord("}")) | ((last == ord("\r")) & (before == ord("}")))
+    return np.asarray((first == ord("{")) & closed & (block.stop - block.start >= 2))
+
+
+def parse_block(lines: BlockLines, types: Types) -> pa.Table | None:
     """Some keys of all lines, or None if pyarrow refuses a line or does not find one object in each.
 
     Every line must begin with `{` and end with `}`. Then no object spans two lines, so an equal number of objects and
@@ -124,7 +158,7 @@ def parse_block(lines: JsonLines, types: Types) -> pa.Table | None:
     return table if len(table) == len(lines.rows) else None
 
 
-def read_values(blocks: Callable[[], Iterator[JsonLines]], names: tuple[str, ...]) -> Columns:
+def read_values(blocks: Callable[[], Iterator[BlockLines]], names: tuple[str, ...]) -> Columns:
     """The values of some keys in all blocks of a slice; null where a line has none. `blocks` may be called twice."""
     types = {name: _guesses.get(name, TEXT) for name in names}
     if any("." in name for name in names):  # a key, or a path of keys
@@ -151,7 +185,7 @@ def _joined(columns: list[pa.ChunkedArray]) -> pa.ChunkedArray:
     return pa.chunked_array(chunks, kind)
 
 
-def _parse_any(lines: JsonLines, types: dict[str, pa.DataType]) -> Columns:
+def _parse_any(lines: BlockLines, types: dict[str, pa.DataType]) -> Columns:
     """The values of one block. `types` are the types of the block before, and become those of this one."""
     table = parse_block(lines, types)
     if table is None and lines.are_objects and len(lines.data) <= MAX_BLOCK_BYTES:
@@ -171,7 +205,7 @@ def _may_be_rounded(column: pa.ChunkedArray) -> bool:
     return largest is not None and largest >= MAX_EXACT
 
 
-def _inferred(lines: JsonLines, types: Types) -> dict[str, pa.DataType]:
+def _inferred(lines: BlockLines, types: Types) -> dict[str, pa.DataType]:
     """The types that pyarrow infers for these keys. Dates are text, as they are written."""
     try:
         schema = parse(lines.data, None).schema
@@ -181,7 +215,7 @@ def _inferred(lines: JsonLines, types: Types) -> dict[str, pa.DataType]:
     return {name: found.get(name) if found.get(name) in TYPES else TEXT for name in types}
 
 
-def _records(lines: JsonLines) -> Iterator[tuple[int, dict[str, Any]]]:
+def _records(lines: BlockLines) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of the lines, each with its row. A line that is not an object is a bad row, and skipped."""
     for row, line in zip(lines.rows.tolist(), lines, strict=True):
         try:

@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from tokenmill.errors import SourceError
 from tokenmill.humanize import count, did_you_mean
-from tokenmill.sources.delimited import open_stream
+from tokenmill.sources.delimited import BYTE_ORDER_MARK, open_stream, read_sample
 from tokenmill.sources.documents import SourceFile
-from tokenmill.sources.file_start import BYTE_ORDER_MARK, read_sample
 from tokenmill.sources.json_values import ValueLines, ValueStream, has_values
 from tokenmill.sources.text_columns import has_path, is_conversation, refuse_conversation
 from tokenmill.storage.untrusted.malformed import MalformedDataError

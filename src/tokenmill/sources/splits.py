@@ -86,11 +86,6 @@ class Declaration:
     endings: tuple[str, ...] = ()
     is_closed: bool = False
 
-    @property
-    def paths(self) -> set[str]:
-        """All declared files."""
-        return set[str]().union(*self.splits.values())
-
 
 @dataclass
 class SplitSearch:
@@ -257,28 +252,20 @@ def _divide(
     """The sources of each split that has any, and those without a split."""
     if not _is_whole(listing):
         return {}, sources
-    if not declared.splits:
-        return _divide_by_name(sources, listing.searched)
-    by_split = {
-        split: [source for source in sources if source[0].path in paths] for split, paths in declared.splits.items()
-    }
-    known = declared.paths
-    found = {split: files for split, files in by_split.items() if files}
-    return found, [source for source in sources if source[0].path not in known]
-
-
-def _divide_by_name(sources: list[Source], root: str) -> tuple[dict[str, list[Source]], list[Source]]:
-    by_split: dict[str, list[Source]] = {}
+    by_split: dict[str, list[Source]] = {split: [] for split in declared.splits}
     others = []
     for source in sources:
         file, kind = source
-        relative = file.path[len(root) + 1 :]
-        split = split_by_name(relative) if kind in NAMED_KINDS else None
-        if split is None:
-            others.append(source)
+        if declared.splits:
+            splits = [split for split, paths in declared.splits.items() if file.path in paths]
         else:
+            by_name = split_by_name(file.path[len(listing.searched) + 1 :]) if kind in NAMED_KINDS else None
+            splits = [] if by_name is None else [by_name]
+        for split in splits:
             by_split.setdefault(split, []).append(source)
-    return by_split, others
+        if not splits:
+            others.append(source)
+    return {split: files for split, files in by_split.items() if files}, others
 
 
 def _amount(sources: list[Source]) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from tokenmill.errors import UsageError
 from tokenmill.sources.bad_rows import split_valid
 from tokenmill.sources.delimited import (
+    BYTE_ORDER_MARK,
     Block,
     one_slice,
     open_stream,
@@ -26,7 +27,6 @@ from tokenmill.sources.delimited import (
     text_separator,
 )
 from tokenmill.sources.documents import Columns, Documents, ReadOptions, Slice, Slices, SourceFile, Span
-from tokenmill.sources.file_start import BYTE_ORDER_MARK
 from tokenmill.sources.text_columns import template_of
 
 

@@ -18,6 +18,7 @@ from tokenmill.storage.local.listing import (
     Identity,
     Listing,
     SkippedEntry,
+    did_you_mean,
     file_info,
     identity_of,
     kind_of_special,
@@ -25,7 +26,6 @@ from tokenmill.storage.local.listing import (
     walk,
     without_skipped,
 )
-from tokenmill.storage.local.near_names import did_you_mean
 from tokenmill.storage.objects.errors import changed
 from tokenmill.storage.range_file import RangeFile, Span, prefetch_spans
 from tokenmill.system.storage_settings import StorageSettings, current, run

@@ -14,7 +14,7 @@ from tokenmill.sources.text_columns import parse_template
 from tokenmill.sources.where import parse_where
 from tokenmill.storage import read_existing
 from tokenmill.storage.digest import digest_of
-from tokenmill.storage.local.near_names import did_you_mean
+from tokenmill.storage.local.listing import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store.job import PARSE, REFUSE, STORE_FORMAT, TEXT, Job, Run
 from tokenmill.store.layout import MAX_JSON_BYTES, RUN, TOKENIZER, damaged, lost, refuse_other_format

@@ -74,11 +74,6 @@ def peak_bytes(usage: resource.struct_rusage) -> int:
     return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def peak_bytes_of(pid: int) -> int | None:
-    """The peak memory of another, running process; None if the system does not report it."""
-    return procfs.number(procfs.status(pid), b"VmHWM") * 1024 or None
-
-
 def free_disk_bytes(path: str) -> int:
     """The space left for this user, by quota too, on the file system where a path is or would be."""
     while not os.path.exists(path):

@@ -12,8 +12,8 @@ import json
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from tokenmill.tokenizers.gigatoken_merges import unsupported_model
 from tokenmill.tokenizers.split_patterns import UnknownSplitterError, flatten, recognize_splitter
+from tokenmill.tokenizers.token_bytes import BYTE_CHARACTERS, TEXT_CHARACTERS
 
 if TYPE_CHECKING:
     from tokenmill.tokenizers.resolve import Vocabulary
@@ -31,6 +31,18 @@ TIKTOKEN_SCHEMES = {
 _STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
 _FILE_KEYS = ("version", "truncation", "padding", "added_tokens", *_STEPS)
 _ADDED_TOKEN_KEYS = ("id", "content", "single_word", "lstrip", "rstrip", "normalized", "special")
+_NOTHING: tuple[Any, ...] = (None, "")
+# The options of a model, and the values with which both engines were compared.
+ALLOWED: dict[str, tuple[Any, ...]] = {
+    "type": (None, "BPE"),
+    "dropout": (None,),
+    "unk_token": (None,),
+    "continuing_subword_prefix": _NOTHING,
+    "end_of_word_suffix": _NOTHING,
+    "fuse_unk": (None, False),
+    "byte_fallback": (None, False),
+    "ignore_merges": (None, False, True),
+}
 
 
 def unsupported(vocabulary: Vocabulary) -> str | None:
@@ -52,7 +64,7 @@ def unsupported(vocabulary: Vocabulary) -> str | None:
 def _unsupported_json(content: dict[str, Any]) -> str | None:
     return (
         _unsupported_keys("its file", content, _FILE_KEYS)
-        or unsupported_model(content["model"])
+        or _unsupported_model(content["model"])
         or _unsupported_normalizer(content.get("normalizer"))
         or _unsupported_splitter(content.get("pre_tokenizer"))
         or _unsupported_template(content.get("post_processor"))
@@ -172,3 +184,48 @@ def _assigned_ids(vocabulary: dict[str, int], tokens: list[dict[str, Any]]) -> l
         free = max(len(vocabulary), max(ids, default=-1) + 1)
         ids.append(vocabulary.get(token["content"], free))
     return ids
+
+
+def _unsupported_model(model: dict[str, Any]) -> str | None:
+    if model.get("type", "BPE") != "BPE" or "merges" not in model:
+        return f"its model is {model.get('type')}, not BPE"
+    for option, value in model.items():
+        if option in ("vocab", "merges"):
+            continue
+        if option not in ALLOWED or not any(value is allowed or value == allowed for allowed in ALLOWED[option]):
+            return f"its model has {option}"
+    return _unsupported_vocabulary(model["vocab"]) or _unsupported_merges(model["vocab"], model["merges"])
+
+
+def _unsupported_vocabulary(vocabulary: dict[str, int]) -> str | None:
+    if set(vocabulary.values()) != set(range(len(vocabulary))):
+        return "its ids have gaps, or two tokens have the same"
+    if not all(vocabulary) or not set().union(*vocabulary) <= BYTE_CHARACTERS:
+        return "its tokens are not all written as bytes"
+    return None if vocabulary.keys() >= TEXT_CHARACTERS else "a byte of UTF-8 has no token"
+
+
+def _unsupported_merges(vocabulary: dict[str, int], merges: list[Any]) -> str | None:
+    """Both engines merge the pair of the lowest rank first, the leftmost of equal ones.
+
+    In `tokenizers`, the rank is the pair's index in the list; for a pair that is listed twice, it uses the last index
+    and gigatoken the first. If the ids of the merged tokens rise along the list, gigatoken uses that id as the rank, so
+    pairs that make the same token have the same rank. This changes nothing if both ids of each pair are lower than the
+    merged id: then merges happen in the order of ids, and only one of the pairs that make a token can occur. Otherwise
+    gigatoken uses the index in the list as well.
+    """
+    pairs = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in merges]
+    if any(len(pair) != 2 for pair in pairs):
+        return "one of its merges is not a pair"
+    if len(set(pairs)) != len(pairs):
+        return "one of its merges is listed twice"
+    numbers = [(vocabulary.get(a), vocabulary.get(b), vocabulary.get(f"{a}{b}")) for a, b in pairs]
+    known = [(a, b, merged) for a, b, merged in numbers if a is not None and b is not None and merged is not None]
+    if len(known) != len(numbers):
+        return "one of its merges has no token"
+    ranks = [merged for _, _, merged in known]
+    is_rising = all(before <= after for before, after in itertools.pairwise(ranks))
+    has_ties = len(set(ranks)) != len(ranks)
+    if is_rising and has_ties and any(max(a, b) >= merged for a, b, merged in known):
+        return "several of its merges make the same token"
+    return None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tokenmill.errors import USAGE, TokenizerError
-from tokenmill.storage.local.near_names import did_you_mean
-from tokenmill.tokenizers.sentencepiece_model import is_rank_file, sentencepiece_error
+from tokenmill.storage.local.listing import did_you_mean
 from tokenmill.tokenizers.tekken import from_tekken
 from tokenmill.tokenizers.tiktoken_model import code_file, from_tiktoken_model
 from tokenmill.tokenizers.vocabularies import Vocabulary, declared_end, from_tokenizer_json
@@ -20,6 +20,8 @@ TOKENIZER_JSON, CONFIG = "tokenizer.json", "tokenizer_config.json"
 VOCABULARIES = (TOKENIZER_JSON, "tekken.json", "tiktoken.model", "tokenizer.model")
 # Endings of files that are listed if there is no vocabulary.
 LISTED = (".json", ".tiktoken", ".model")
+# A line of a .tiktoken file: a token in base64, a space and a rank.
+_RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,8 @@ def read_bytes(path: str) -> bytes:
 def _from_model_file(files: ModelFiles, file: str, content: bytes, config: bytes | None) -> Vocabulary:
     """The vocabulary of a `.model` file, which is tiktoken's or SentencePiece's."""
     origin = os.path.join(files.label, file)
-    if not is_rank_file(content):
-        raise sentencepiece_error(origin, files.label)
+    if not _is_rank_file(content):
+        raise _sentencepiece_error(origin, files.label)
     code = code_file(config)
     beside = os.path.join(os.path.dirname(file), code) if code else None
     return from_tiktoken_model(files.name, origin, content, config, files.read(beside) if beside else None)
@@ -94,4 +96,28 @@ def _no_vocabulary(files: ModelFiles, file: str) -> TokenizerError:
         f"{files.label} has no {file}",
         f"found        {', '.join(others[:SHOWN_FILES]) or 'no file of a tokenizer'}{more}",
         "Give a tokenizer.json of Hugging Face's tokenizers, a tekken.json, a tiktoken.model or a .tiktoken file.",
+    )
+
+
+def _is_rank_file(content: bytes) -> bool:
+    """Whether a `.model` file has the lines of a `.tiktoken` file, and is not SentencePiece's."""
+    return _RANK_LINE.match(content) is not None
+
+
+def _sentencepiece_error(origin: str, loadable: str) -> TokenizerError:
+    """The error for a SentencePiece model, with the command that converts it.
+
+    SentencePiece is not an engine here. Its normalization rules are a compiled table in the file, which only its own
+    library and the conversion of transformers read.
+
+    Args:
+        origin: The file.
+        loadable: The directory or the Hub's name that transformers loads the tokenizer from.
+    """
+    code = f"from transformers import AutoTokenizer as T; T.from_pretrained({loadable!r}).save_pretrained('converted')"
+    return TokenizerError(
+        f"{origin} is a SentencePiece model, which tokenmill does not read",
+        "Convert it to a tokenizer.json (pip install transformers sentencepiece protobuf), and give its directory:",
+        f'python -c "{code}"',
+        "--tokenizer converted",
     )

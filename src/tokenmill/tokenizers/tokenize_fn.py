@@ -14,6 +14,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -34,6 +35,7 @@ from tokenmill.tokenizers.resolve import absolute_name, resolve
 from tokenmill.tokenizers.tokenizer import Tokenizer, choose_engine
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TokenizeFn:
     """Tokenizes a row, a batch, a string, a list of strings or an Arrow table: `ids`, with boundary tokens, and `len`.
 
@@ -41,25 +43,13 @@ class TokenizeFn:
     produce the same tokens have the same pickle and the same `datasets` fingerprint.
     """
 
-    __slots__ = ("_begin", "_column", "_digest", "_end", "_engine", "_name", "_output")
-
-    def __init__(  # noqa: PLR0913, PLR0917 - what is pickled, in order
-        self,
-        name: str,
-        digest: str,
-        column: str,
-        engine: str,
-        begin: int | None,
-        end: int | None,
-        output: str | None = None,
-    ) -> None:
-        self._name = name
-        self._digest = digest
-        self._column = column
-        self._engine = engine
-        self._begin = begin
-        self._end = end
-        self._output = output
+    _name: str
+    _digest: str
+    _column: str
+    _engine: str
+    _begin: int | None
+    _end: int | None
+    _output: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TokenizeFn, (self._name, self._digest, self._column, self._engine, self._begin, self._end, self._output)

@@ -126,10 +126,9 @@ def _download(path: str, url: str, fingerprint: str, size: int) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
-        raise
     sync_directory(directory)
     _record(path)
 

@@ -15,11 +15,11 @@ from urllib.parse import quote, urljoin
 
 import pyarrow as pa
 
-from tokenmill.errors import SourceError, StorageError
+from tokenmill.errors import StorageError
 from tokenmill.storage.addresses import FileInfo
 from tokenmill.storage.hub.address import HubAddress, is_commit, parse
 from tokenmill.storage.hub.client import endpoint, is_hub
-from tokenmill.storage.hub.requests import MAX_ATTEMPTS, Backoff, TransientError, answer, check, is_missing
+from tokenmill.storage.hub.requests import MAX_ATTEMPTS, Backoff, TransientError, answer, check, is_missing, not_the_hub
 from tokenmill.storage.objects.errors import another_version
 
 MAX_LOCATIONS = 1024  # that a process remembers
@@ -171,12 +171,7 @@ def _location(address: HubAddress, target: str, response: Any) -> FileLocation:
     size = headers.get("x-linked-size") or headers.get("content-length") or ""
     commit = address.revision if address.is_pinned else headers.get("x-repo-commit", "")
     if not etag or not size.isdigit() or not is_commit(commit):
-        raise SourceError(
-            "the server does not answer as the Hub does",
-            f"file         {address.url}",
-            "reason       the hash, the size or the commit of the file is missing",
-            "Check HF_ENDPOINT, if you set it.",
-        )
+        raise not_the_hub(address, "the hash, the size or the commit of the file is missing")
     return FileLocation(address.at(commit, address.path), int(size), etag, target)
 
 

@@ -18,7 +18,16 @@ from tokenmill.storage.hub.address import HubAddress, is_commit, parse
 from tokenmill.storage.hub.cache import kept_copy, local_copy
 from tokenmill.storage.hub.client import endpoint
 from tokenmill.storage.hub.files import fetch, locate
-from tokenmill.storage.hub.requests import FIRST_ATTEMPTS, Backoff, TransientError, answer, check, is_missing
+from tokenmill.storage.hub.requests import (
+    CHECK_ENDPOINT,
+    FIRST_ATTEMPTS,
+    Backoff,
+    TransientError,
+    answer,
+    check,
+    is_missing,
+    not_the_hub,
+)
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 
 __all__ = ["fetch", "find", "kept_copy", "local_copy", "stat"]
@@ -32,8 +41,6 @@ MAX_PAGE_BYTES = 64 << 20
 MAX_PAGES = 5_000
 MAX_ENTRIES = 2_000_000
 MAX_LISTING_BYTES = 1 << 30
-
-CHECK_ENDPOINT = "Check HF_ENDPOINT, if you set it."
 
 
 class _Commit(msgspec.Struct):
@@ -180,10 +187,7 @@ def _page(address: HubAddress, target: str, kind: type[T]) -> tuple[T, str | Non
         except TransientError as error:
             backoff.wait(error)
         except MalformedDataError as error:
-            reason = f"reason       {error}"
-            raise SourceError(
-                "the server does not answer as the Hub does", f"file         {address.url}", reason, CHECK_ENDPOINT
-            ) from error
+            raise not_the_hub(address, str(error)) from error
 
 
 def _body(address: HubAddress, response: Any) -> bytes:

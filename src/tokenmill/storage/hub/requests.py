@@ -25,6 +25,7 @@ MAX_RETRY_AFTER_SECONDS = 300.0  # a server that asks for a longer pause is not 
 MAX_WAIT_SECONDS = 480.0  # in all without progress: less than the time after which a worker counts as stuck
 
 NO_ENTRY = "EntryNotFound"
+CHECK_ENDPOINT = "Check HF_ENDPOINT, if you set it."
 TRANSIENT_STATUS = (408, 425, 429, 500, 502, 503, 504)
 
 
@@ -127,6 +128,12 @@ def check(address: HubAddress, response: Any) -> None:
         raise _refused(address, response)
 
 
+def not_the_hub(address: HubAddress, why: str, *asked: str) -> SourceError:
+    """The error for an answer that is not one of the Hub, or of a mirror of it."""
+    where = (f"file         {address.url}", f"reason       {why}")
+    return SourceError("the server does not answer as the Hub does", *where, *asked, CHECK_ENDPOINT)
+
+
 def _refused(address: HubAddress, response: Any) -> TokenmillError:
     where = (f"file         {address.url}", f"reason       {_status(response)}")
     page = f"{endpoint()}/datasets/{address.repository}"
@@ -144,9 +151,7 @@ def _refused(address: HubAddress, response: Any) -> TokenmillError:
             exit_code=FAILED,
         )
     if response.status_code == 404 and not _is_from_hub(response):
-        return SourceError(
-            "the server does not answer as the Hub does", *where, f"asked        {endpoint()}", "Check HF_ENDPOINT."
-        )
+        return not_the_hub(address, _status(response), f"asked        {endpoint()}")
     if response.status_code == 404:
         missing = {"RevisionNotFound": f"the dataset has no revision {address.revision}", NO_ENTRY: "no such file"}
         code = FAILED if _code(response) == NO_ENTRY else USAGE  # a file may disappear during a run

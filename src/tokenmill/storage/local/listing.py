@@ -1,4 +1,4 @@
-"""List what a local directory or glob names: each directory once, links followed.
+"""List what a local directory or glob names: each directory once, links followed. Suggest paths for a missing one.
 
 A caller can skip directories (SkippedEntry). A listing names everything it meets, also what is not a regular file.
 """
@@ -9,6 +9,7 @@ import errno
 import functools
 import glob
 import heapq
+import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tokenmill.errors import SourceError
+from tokenmill.humanize import most_similar
 from tokenmill.storage.addresses import FileInfo
 from tokenmill.storage.globs import fixed_prefix
 
@@ -23,6 +25,11 @@ Identity = tuple[int, int] | str  # device and inode of a local file or director
 
 BROKEN_LINK = "link to a missing file"
 MATCHED_DIRECTORY = "directory, which a glob does not search"
+
+# A larger directory is searched for similar names only so far, because the comparison takes a while.
+MAX_ENTRIES = 10_000
+MAX_SUGGESTIONS = 3
+
 _KINDS = {
     stat.S_IFIFO: "named pipe",
     stat.S_IFSOCK: "socket",
@@ -156,10 +163,10 @@ def _add_file(listing: Listing, path: str, status: os.stat_result, *, is_link: b
 def match(pattern: str, skip: SkippedEntry) -> Listing:
     """The files that match a glob. A matching directory is `special`, unless the pattern has ** and searches it."""
     listing = Listing()
-    skipping = _Skipping(fixed_prefix(pattern), skip, _directory_at, is_named=True)
+    root, directory_at = fixed_prefix(pattern), functools.cache(_directory_at)
     skipped: dict[str, None] = {}
     for path in dict.fromkeys(glob.glob(pattern, recursive=True)):
-        directory = skipping.above(path)
+        directory = _skipped_above(root, path, skip, directory_at, is_named=True)
         if directory is not None:
             skipped[directory] = None
             continue
@@ -176,32 +183,20 @@ def match(pattern: str, skip: SkippedEntry) -> Listing:
     return listing
 
 
-class _Skipping:
-    """Finds the skipped directory that contains a path below a root. Looks at each directory once.
+def _skipped_above(
+    root: str, path: str, skip: SkippedEntry, directory_at: Callable[[str], Directory | None], *, is_named: bool
+) -> str | None:
+    """The outermost skipped directory above a path below a root; None if the path is to be listed.
 
     A root that is only the start of a pattern (`is_named`) is not skipped itself, but names in it may be.
     """
-
-    def __init__(
-        self, root: str, skip: SkippedEntry, directory_at: Callable[[str], Directory | None], *, is_named: bool
-    ) -> None:
-        self._root = root
-        self._skip = skip
-        self._directory_at = functools.cache(directory_at)
-        self._is_named = is_named
-
-    def above(self, path: str) -> str | None:
-        """The outermost skipped directory above a path; None if the path is to be listed."""
-        for place, name in _directories_above(self._root, path):
-            directory = self._directory_at(place)
-            if directory is not None and self._skips(directory, name, is_root=place == self._root):
-                return directory.path
-        return None
-
-    def _skips(self, directory: Directory, name: str, *, is_root: bool) -> bool:
-        if self._is_named and is_root:
-            return self._skip.skips_name(directory, name)
-        return self._skip.skips(directory)
+    for place, name in _directories_above(root, path):
+        directory = directory_at(place)
+        if directory is None:
+            continue
+        if skip.skips_name(directory, name) if is_named and place == root else skip.skips(directory):
+            return directory.path
+    return None
 
 
 def _directory_at(path: str) -> Directory | None:
@@ -221,8 +216,7 @@ def without_skipped(root: str, files: list[FileInfo], skip: SkippedEntry, *, is_
             if skip.is_marker(name):
                 markers.add(name)
     directories = {path: Directory(path, path, frozenset(markers)) for path, markers in names.items()}
-    skipping = _Skipping(root, skip, directories.get, is_named=is_named)
-    reasons = [skipping.above(file.path) for file in files]
+    reasons = [_skipped_above(root, file.path, skip, directories.get, is_named=is_named) for file in files]
     kept = [file for file, reason in zip(files, reasons, strict=True) if reason is None]
     return Listing(kept, "" if is_named else root, sorted({reason for reason in reasons if reason is not None}))
 
@@ -239,3 +233,21 @@ def _directories_above(root: str, path: str) -> Iterator[tuple[str, str]]:
 
 def _cannot_list(path: str, error: OSError) -> SourceError:
     return SourceError(f"cannot list {error.filename or path}", os.strerror(error.errno or 0))
+
+
+def did_you_mean(path: str) -> list[str]:
+    """A line for an error message that names paths similar to `path`; empty if there is no such path.
+
+    The first part of the path that does not exist is compared with its neighbors.
+    """
+    folder, missing, rest = os.path.dirname(path), os.path.basename(path), ""
+    while missing and not os.path.isdir(folder):
+        folder, missing, rest = os.path.dirname(folder), os.path.basename(folder), os.path.join(missing, rest)
+    try:
+        with os.scandir(folder or ".") as entries:
+            names = [entry.name for entry in itertools.islice(entries, MAX_ENTRIES)]
+    except (OSError, ValueError):
+        return []
+    paths = [os.path.join(folder, name, rest).rstrip("/") for name in most_similar(missing, names, MAX_SUGGESTIONS)]
+    existing = [path for path in paths if os.path.exists(path)]
+    return [f"Did you mean {' or '.join(existing)}?"] if existing else []

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Iterator
-from typing import BinaryIO
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow as pa
 
@@ -21,18 +23,25 @@ from tokenmill.storage.local.guards import MAX_BYTES
 from tokenmill.storage.local.writing import AlreadyPublishedError
 from tokenmill.storage.objects import read
 from tokenmill.storage.objects.clients import BucketClients
-from tokenmill.storage.objects.conditional_create import create
-from tokenmill.storage.objects.errors import explained
-from tokenmill.storage.objects.journal import Journal
-from tokenmill.storage.objects.locks import BucketLocks
+from tokenmill.storage.objects.errors import explained, is_rejection, no_conditional_create, reason
+from tokenmill.storage.objects.locks import BucketLocks, Journal
 from tokenmill.storage.objects.ranges import BucketRanges
 from tokenmill.storage.objects.regions import BucketRegions
 from tokenmill.storage.objects.upload import Upload
 from tokenmill.storage.prefetch import prefetch_map
 
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
 DELETE_PER_BATCH = 1000
 LISTED_PER_BATCH = 9_900  # numbers in one range of a listing: at most ten answers of a thousand names
 PREFETCH_LISTS = 15  # ranges listed in the background while one is used
+
+# Of an object that is written only if none exists.
+MAX_SECONDS = 400.0  # for which requests to a busy or restarting server are repeated
+MAX_REFUSALS = 3  # answers "it exists" for an object that does not: it may have been removed in between
+MIN_PAUSE_SECONDS = 0.2
+MAX_PAUSE_SECONDS = 5.0
 
 
 class BucketFolder:
@@ -127,7 +136,7 @@ class BucketFolder:
         """
         url = self.path(name)
         with explained(url, "write"):
-            return create(self._clients.creator, url, data, lambda: self.exists(name))
+            return _create(self._clients.creator, url, data, lambda: self.exists(name))
 
     def sync_directory(self, directory: str) -> None:
         """Do nothing: an object is durable when the store has answered."""
@@ -156,3 +165,41 @@ class BucketFolder:
 
         with explained(self.root, "delete from"), contextlib.suppress(FileNotFoundError):
             interruptible(obstore.delete, self._clients.reader, [split_url(url)[2] for url in urls])
+
+
+def _create(store: ObjectStore, url: str, data: pa.Buffer, exists: Callable[[], bool]) -> bool:
+    """Write an object. Returns False if one exists, or if it appeared while an answer was lost.
+
+    `store` must not retry by itself: it would repeat a 501 for minutes.
+    """
+    import obstore  # noqa: PLC0415 - not for local runs
+    from obstore.exceptions import AlreadyExistsError, GenericError  # noqa: PLC0415
+
+    body, started, refusals, failures = memoryview(data).cast("B"), time.monotonic(), 0, 0
+    while True:
+        try:
+            interruptible(obstore.put, store, split_url(url)[2], body, mode="create", use_multipart=False)
+        except AlreadyExistsError:
+            refusals += 1
+        except NotImplementedError as error:
+            raise no_conditional_create(url, f"the client is set not to: {reason(error)}") from None
+        except GenericError as error:
+            _raise_if_final(url, error, time.monotonic() - started)
+        else:
+            return True
+        if exists():
+            return False
+        if refusals == MAX_REFUSALS:
+            why = "the server answers 412 Precondition Failed for an object that does not exist"
+            raise no_conditional_create(url, why)
+        failures += 1
+        pause = min(MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS * 2**failures)
+        time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - not a secret
+
+
+def _raise_if_final(url: str, error: Exception, seconds: float) -> None:
+    """Raise unless repeating the request may succeed."""
+    if "status code: 501" in str(error):
+        raise no_conditional_create(url, f"the server answers {reason(error)}") from None
+    if is_rejection(error) or seconds > MAX_SECONDS:
+        raise error

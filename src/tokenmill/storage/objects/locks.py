@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import secrets
+import socket
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
@@ -19,12 +21,16 @@ from tokenmill.storage.folder import Folder, Lease
 from tokenmill.storage.interruptible import interruptible
 from tokenmill.storage.objects.clients import BucketClients
 from tokenmill.storage.objects.errors import explained, no_conditional_create
-from tokenmill.storage.objects.journal import Journal
 from tokenmill.storage.objects.lease import BucketLease
 
 PREFIX = ".probe-"  # how the names of probes begin
 CONTENTS = (b"first\n", b"second\n")  # what a probe writes, and what it tries to replace that with
 MAX_AGE = timedelta(minutes=5)  # an older probe was left by a driver that was killed
+
+# Lines of a journal wait at least MIN_SECONDS. The wait grows with the age of the journal, up to MAX_SECONDS, so that a
+# journal of a week still has few enough objects to list.
+MIN_SECONDS = 5.0
+MAX_SECONDS = 30.0
 
 
 class BucketLocks:
@@ -98,3 +104,33 @@ class BucketLocks:
             prefix = split_url(root)[2] or None
             found = interruptible(obstore.list_with_delimiter, self._clients.reader, prefix)["objects"]
         return {posixpath.basename(meta["path"]): meta["last_modified"] for meta in found}
+
+
+class Journal:
+    """The objects of a journal that this process writes. An object cannot be appended to: each write makes a new one.
+
+    The object's name begins with the time, so that the objects of several writers sort by time.
+    """
+
+    def __init__(self, folder: Folder, name: str) -> None:
+        self._folder = folder
+        self._directory, _, self._suffix = name.partition(".")
+        self._writer = f"{socket.gethostname().split('.')[0]}-{secrets.token_hex(4)}"
+        self._lines = b""
+        self._created = self._flushed = time.monotonic()
+
+    def append(self, lines: bytes) -> None:
+        """Buffer lines, and write the buffer if it has waited long enough."""
+        self._lines += lines
+        now = time.monotonic()
+        if now - self._flushed >= min(max(MIN_SECONDS, (now - self._created) / 20), MAX_SECONDS):
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the buffered lines."""
+        if not self._lines:
+            return
+        milliseconds = int(time.time() * 1000)
+        with self._folder.publish(f"{self._directory}/{milliseconds:014d}-{self._writer}.{self._suffix}") as file:
+            file.write(self._lines)
+        self._lines, self._flushed = b"", time.monotonic()
