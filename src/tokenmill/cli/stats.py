@@ -44,9 +44,9 @@ def stats(directory: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     The command reads all parts once. With --by, it also reads that column: the kept one (prepare --keep), or that of
     the sources. Several stores are counted together.
     """
-    from tokenmill.api.preload import FOR_STATISTICS  # noqa: PLC0415 - after click has checked the options
+    from tokenmill.analysis import PRELOAD  # noqa: PLC0415 - after click has checked the options
 
-    with workers.start_workers(FOR_STATISTICS) as executor:
+    with workers.start_workers(PRELOAD) as executor:
         statistics = tokenmill.stats(directory, **arguments, reporter=workers.reporter(), executor=executor)
     if as_json:
         terminal.echo_json(statistics)

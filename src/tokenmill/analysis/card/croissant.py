@@ -7,8 +7,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from tokenmill.analysis.card.fields import CardFields
-from tokenmill.analysis.card.public_facts import PublicFacts, PublicSource
+from tokenmill.analysis.card.public_facts import CardFields, PublicFacts, PublicSource
 from tokenmill.humanize import escape_control_characters
 from tokenmill.storage import scheme
 from tokenmill.store import layout, tables

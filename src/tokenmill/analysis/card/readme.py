@@ -6,15 +6,19 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from tokenmill.analysis.card.fields import CardFields, is_web_address
-from tokenmill.analysis.card.public_facts import IDENTITY, PublicFacts, PublicSource, public_name
+from tokenmill.analysis.card.public_facts import (
+    IDENTITY,
+    CardFields,
+    PublicFacts,
+    PublicSource,
+    is_web_address,
+    public_name,
+)
+from tokenmill.analysis.destinations import MARKER
 from tokenmill.analysis.html.markup import escape
 from tokenmill.analysis.statistics import Breakdown
 from tokenmill.analysis.visible_text import display_name
 from tokenmill.humanize import count, escape_control_characters, size
-
-# A README.md with this line was written by `report --card`, and may be replaced by it.
-MARKER = "<!-- Written by `tokenmill report --card`. Remove this line to protect your changes from the next one. -->"
 
 TO_FILL_IN = "**to be filled in**"
 OPTIONS = {"license": "--license", "creator": "--creator", "url": "--url", "published": "--published"}

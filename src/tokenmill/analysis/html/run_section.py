@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 
-from tokenmill.analysis.history import History
+from tokenmill.analysis.history import MAX_LISTED, History
 from tokenmill.analysis.html.markup import (
     card,
     card_list,
@@ -18,7 +18,6 @@ from tokenmill.analysis.html.markup import (
     table,
 )
 from tokenmill.analysis.html.plots import Series, Tick, plot
-from tokenmill.analysis.read_log import MAX_LISTED
 from tokenmill.analysis.statistics import Statistics
 from tokenmill.humanize import count, duration, number, size
 

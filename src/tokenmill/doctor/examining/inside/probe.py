@@ -29,8 +29,7 @@ from tokenmill.doctor.examining.answers import (
     describe_exception,
 )
 from tokenmill.doctor.examining.inside import pickling
-from tokenmill.doctor.examining.inside.blocks import NetworkBlock
-from tokenmill.doctor.examining.inside.loading import MAIN, SPAWNED_MAIN, LoadedScript
+from tokenmill.doctor.examining.inside.loading import MAIN, SPAWNED_MAIN, LoadedScript, NetworkBlock
 from tokenmill.doctor.examining.inside.worker import ODD_TEXTS, ProbedWorker
 from tokenmill.system import machine
 
