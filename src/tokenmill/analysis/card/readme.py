@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from tokenmill.analysis.card.public_facts import (
     IDENTITY,
     CardFields,
     PublicFacts,
-    PublicSource,
     is_web_address,
     public_name,
 )
@@ -113,39 +111,19 @@ def _contents(facts: PublicFacts, fields: CardFields) -> str:
 
 
 def _sources(facts: PublicFacts) -> str:
-    """The largest sources with their hashes."""
+    """The largest sources. Their hashes are in `croissant.json`."""
     breakdown = facts.statistics.sources
-    paths = Counter(facts.stores.sources["path"].to_pylist())
-    wanted = {share.name for share in breakdown.largest if paths[share.name] == 1}
-    hashes = dict(_recorded_hashes(facts, wanted))
     rows = [
-        (_text(public_name(share.name)), f"{share.documents:,}", f"{share.tokens:,}", hashes.get(share.name, ""))
-        for share in breakdown.largest
+        (_text(public_name(share.name)), f"{share.documents:,}", f"{share.tokens:,}") for share in breakdown.largest
     ]
     if breakdown.others is not None:
-        rows.append((breakdown.others.name, f"{breakdown.others.documents:,}", f"{breakdown.others.tokens:,}", ""))
+        rows.append((breakdown.others.name, f"{breakdown.others.documents:,}", f"{breakdown.others.tokens:,}"))
     datasets = [f"- `{_code(address)}`" for address in facts.hub_datasets]
     derived = "\n".join(["Derived from these datasets of the Hub:", "", *datasets, "", ""]) if datasets else ""
     return (
-        f"## Sources\n\n{derived}{_table(('source', 'documents', 'tokens', 'recorded hash'), rows)}\n\n"
+        f"## Sources\n\n{derived}{_table(('source', 'documents', 'tokens'), rows)}\n\n"
         f"`croissant.json` lists the sources with all recorded hashes. A local file has the {IDENTITY}."
     )
-
-
-def _recorded_hashes(facts: PublicFacts, paths: set[str]) -> Iterator[tuple[str, str]]:
-    """The hash of each of these sources, as far as they are listed."""
-    listed = facts.stores.sources["path"]
-    for source in facts.sources():
-        path = listed[source.number].as_py()
-        if path in paths:
-            yield path, _shown_hash(source)
-
-
-def _shown_hash(source: PublicSource) -> str:
-    if source.sha256:
-        return f"sha256 `{source.sha256}`"
-    kind, value = next(iter(source.hashes.items()))
-    return f"`{_code(value)}`" if kind == IDENTITY else f"{kind} `{_code(value)}`"
 
 
 def _skipped(facts: PublicFacts) -> str:
