@@ -15,11 +15,10 @@ import numpy as np
 
 from tokenmill.analysis import duplicates
 from tokenmill.analysis.by_column import ColumnChoice, CountValues, ValueCounts
-from tokenmill.analysis.count_parts import CountParts, PartGroup
+from tokenmill.analysis.count_parts import CountParts, PartCounts, PartGroup
 from tokenmill.analysis.history import read_history
 from tokenmill.analysis.statistics import Duplicates, Statistics
 from tokenmill.analysis.totals import (
-    Totals,
     breakdown_by_source,
     breakdown_by_store,
     breakdown_by_value,
@@ -75,7 +74,8 @@ class StoreCounter:
     notices: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._totals = Totals(self.stores.job.tokenizer.vocabulary_size, self.stores.source_count)
+        vocabulary_size, source_count = self.stores.job.tokenizer.vocabulary_size, self.stores.source_count
+        self._totals = PartCounts(np.zeros(vocabulary_size, np.int64), by_source=np.zeros((3, source_count), np.int64))
         manifest = self.stores.manifest_without_erased(self.stores.changes)
         self._parts = self.stores.parts_without_erased(self.stores.changes)
         self._documents, self._tokens = (manifest[name].to_numpy() for name in ("documents", "tokens"))
@@ -99,7 +99,7 @@ class StoreCounter:
         function = CountParts(self.stores.job, self._parts, scratch, self._ranges)
         self.fan_out.begin("count", int(self._tokens.sum()))
         for done in _results(self.fan_out, function, self._groups, lambda it: f"parts {it.start} to {it.stop - 1}"):
-            self._totals.add(done.value)
+            self._totals.merge(done.value)
             self.fan_out.advance(int(self._tokens[done.item.start : done.item.stop].sum()))
         expected = int(self._documents.sum()), int(self._tokens.sum())
         if (self._totals.document_count, self._totals.token_count) != expected:
