@@ -116,7 +116,7 @@ def _run(history: History) -> str:
 
 
 def _print_charts(statistics: Statistics) -> None:
-    from tokenmill.cli.bar_charts import print_bars, print_curve  # noqa: PLC0415 - heavy
+    from tokenmill.cli.bar_charts import print_bars  # noqa: PLC0415 - heavy
 
     title = "documents by length in tokens (power-of-two bins)"
     print_bars(title, _length_bars(statistics))
@@ -130,8 +130,6 @@ def _print_charts(statistics: Statistics) -> None:
             _title(column, f"tokens by {column.by}", statistics.tokens), _breakdown_bars(column, statistics.tokens)
         )
     print_bars("most frequent tokens, and their ids", _token_bars(statistics))
-    if statistics.history is not None and any(statistics.history.tokens_per_second):
-        print_curve("tokens per second over the run", statistics.history.tokens_per_second)
 
 
 def _length_bars(statistics: Statistics) -> list[Bar]:

@@ -114,10 +114,13 @@ def _sources(facts: PublicFacts) -> str:
     """The largest sources. Their hashes are in `croissant.json`."""
     breakdown = facts.statistics.sources
     rows = [
-        (_text(public_name(share.name)), f"{share.documents:,}", f"{share.tokens:,}") for share in breakdown.largest
+        (
+            share.name if share is breakdown.others else _text(public_name(share.name)),
+            f"{share.documents:,}",
+            f"{share.tokens:,}",
+        )
+        for share in breakdown.shares
     ]
-    if breakdown.others is not None:
-        rows.append((breakdown.others.name, f"{breakdown.others.documents:,}", f"{breakdown.others.tokens:,}"))
     datasets = [f"- `{_code(address)}`" for address in facts.hub_datasets]
     derived = "\n".join(["Derived from these datasets of the Hub:", "", *datasets, "", ""]) if datasets else ""
     return (
@@ -137,8 +140,7 @@ def _skipped(facts: PublicFacts) -> str:
 
 
 def _by_column(column: Breakdown) -> str:
-    shares = [*column.largest, *([column.others] if column.others is not None else [])]
-    rows = [(_text(display_name(share.name)), f"{share.documents:,}", f"{share.tokens:,}") for share in shares]
+    rows = [(_text(display_name(share.name)), f"{share.documents:,}", f"{share.tokens:,}") for share in column.shares]
     note = "\n\nThere are too many values to count each: these are minimum counts." if column.folded else ""
     return f"## Tokens by {_text(column.by)}\n\n{_table(('value', 'documents', 'tokens'), rows)}{note}"
 

@@ -11,7 +11,6 @@ from tokenmill.analysis.html.markup import (
     bar_table,
     card,
     card_list,
-    collapsible,
     escape,
     keep_end,
     keep_start,
@@ -29,7 +28,6 @@ from tokenmill.analysis.statistics import (
     Breakdown,
     Duplicates,
     LengthBin,
-    Lengths,
     SkippedRows,
     Statistics,
     TokenCount,
@@ -115,10 +113,9 @@ def _breakdown(anchor: str, title: str, breakdown: Breakdown, tokens: int, folde
     sentence = f"{count(breakdown.count, what)}" + (f" in {folder}" if folder else "") + "."
     if breakdown.folded:
         sentence = "There were too many values to count each: each value that is named has at least the count shown."
-    shares = [*breakdown.largest, *([breakdown.others] if breakdown.others else [])]
-    with_bytes = any(share.bytes is not None for share in shares)
+    with_bytes = any(share.bytes is not None for share in breakdown.shares)
     headings = ["tokens", "share", "documents", *(["bytes/token"] if with_bytes else [])]
-    rows = [_share_bar(share, tokens, folder, with_bytes, share is breakdown.others) for share in shares]
+    rows = [_share_bar(share, tokens, folder, with_bytes, share is breakdown.others) for share in breakdown.shares]
     return section(anchor, title, lead(sentence), bar_table(breakdown.by, headings, rows) if rows else "")
 
 
@@ -157,7 +154,7 @@ def lengths(stats: Statistics) -> str:
         ),
     )
     tables = f'<div class="two"><div><h3>Quantiles</h3>{quantiles}</div><div><h3>What fits</h3>{shorter}</div></div>'
-    return section("lengths", "Document lengths", lead(sentence), _length_plot(stats), tables, _length_table(known))
+    return section("lengths", "Document lengths", lead(sentence), _length_plot(stats), tables)
 
 
 def _length_plot(stats: Statistics) -> str:
@@ -188,11 +185,6 @@ def _length_title(span: LengthBin, stats: Statistics) -> str:
     return f"{edges} tokens: {count(span.documents, 'document')} ({documents}), {span.tokens:,} tokens ({tokens})"
 
 
-def _length_table(known: Lengths) -> str:
-    rows = ([f"{span.first:,}", f"{span.last:,}", f"{span.documents:,}", f"{span.tokens:,}"] for span in known.bins)
-    return collapsible("Figures of the histogram", table(["from", "to", "documents", "tokens"], rows, 0))
-
-
 def bytes_per_token(stats: Statistics) -> str:
     """The section about how much text a token stands for."""
     bins = stats.bytes_per_token_bins
@@ -213,10 +205,8 @@ def bytes_per_token(stats: Statistics) -> str:
     ticks = [Tick((i - first) / len(shown), _ratio(i)) for i in range(first, last + 1) if i % step == 0]
     picture = plot("Documents by bytes per token", [Series("documents", shown, titles)], ticks, short_number)
     sentence += " Higher means better compression; low values suggest another script, code or noise."
-    rows = ([_ratio(i), _ratio(i + 1), f"{documents:,}"] for i, documents in enumerate(shown, first))
-    figures = collapsible("Figures of the histogram", table(["from", "to less than", "documents"], rows, 0))
     axis = '<p class="axis">bytes per token of a document</p>'
-    return section("bytes", "Bytes per token", lead(sentence), picture, axis, figures)
+    return section("bytes", "Bytes per token", lead(sentence), picture, axis)
 
 
 def _ratio(index: int) -> str:
@@ -233,14 +223,11 @@ def vocabulary(stats: Statistics) -> str:
         sentence += (
             f" The {half:,} most frequent make up half of all tokens, {most:,} make up 90 %, and {nearly:,} 99 %."
         )
-    rows = [_token_bar(token, stats.tokens) for token in use.most_frequent]
-    headings = ["count", "share", "id"]
-    top = bar_table("token", headings, rows[:SHOWN_TOKENS]) if rows else ""
-    hidden = rows[SHOWN_TOKENS:]
-    more = collapsible("More tokens", bar_table("token", headings, hidden)) if hidden else ""
+    rows = [_token_bar(token, stats.tokens) for token in use.most_frequent[:SHOWN_TOKENS]]
+    top = bar_table("token", ["count", "share", "id"], rows) if rows else ""
     chips = "".join(f'<li title="id {token.id}">{token_code(token.piece)}</li>' for token in use.first_unused)
     rest = f'<h3>Unused, in the order of ids, without single bytes</h3><ul class="chips">{chips}</ul>' if chips else ""
-    return section("vocabulary", "Vocabulary", lead(sentence), top, more, rest)
+    return section("vocabulary", "Vocabulary", lead(sentence), top, rest)
 
 
 def _token_bar(token: TokenCount, tokens: int) -> BarRow:
