@@ -44,7 +44,7 @@ EXAMPLES = {
     "nameless-function": Example("lambda_spawn"),
     "vocabulary-offline": Example("vocabulary_offline"),
     "disk-full": Example("disk_full", examined=False),
-    "unstable-fingerprint": Example("unstable_fingerprint"),
+    "unstable-fingerprint": Example("unstable_fingerprint", examined=False),
     "killed": Example("killed", STOP, examined=False),
     "exit": Example("exits", examined=False),
     "own-exception": Example("own_exception", examined=False),

@@ -6,8 +6,8 @@
 """
 
 from tokenmill.analysis.history import History as History
+from tokenmill.analysis.history import LoggedFailure as LoggedFailure
 from tokenmill.analysis.history import Pause as Pause
-from tokenmill.analysis.read_log import LoggedFailure as LoggedFailure
 from tokenmill.analysis.statistics import BadRowReason as BadRowReason
 from tokenmill.analysis.statistics import Breakdown as Breakdown
 from tokenmill.analysis.statistics import DuplicateGroup as DuplicateGroup

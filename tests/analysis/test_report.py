@@ -33,7 +33,7 @@ EMPTY = {"meta", "rect", "line", "polygon", "polyline", "img", "br", "hr", "inpu
 """Elements that have no end tag, and shapes that end themselves."""
 
 DOCUMENT = {"html", "head", "meta", "title", "style", "body", "main", "header", "nav", "section", "a", "p"}
-CONTENT = {"h1", "h2", "h3", "ul", "li", "div", "span", "bdi", "code", "details", "summary", "dl", "dt", "dd", "figure"}
+CONTENT = {"h1", "h2", "h3", "ul", "li", "div", "span", "bdi", "code", "dl", "dt", "dd", "figure"}
 TABLES = {"table", "thead", "tbody", "tr", "th", "td"}
 SHAPES = {"svg", "g", "rect", "line", "polygon", "polyline"}
 

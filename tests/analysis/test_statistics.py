@@ -565,8 +565,6 @@ def test_no_log_is_no_history(tmp_path: Path) -> None:
 @pytest.mark.fast
 def test_counts_of_nothing_add_nothing() -> None:
     """A group of parts without documents leaves a tally as it was."""
-    from tokenmill.analysis.totals import Totals
-
-    tally = Totals(4, 2)
-    tally.add(PartCounts(np.zeros(4, np.int64)))
+    tally = PartCounts(np.zeros(4, np.int64), by_source=np.zeros((3, 2), np.int64))
+    tally.merge(PartCounts(np.zeros(4, np.int64)))
     assert (tally.token_count, tally.document_count, tally.by_source.sum()) == (0, 0, 0)

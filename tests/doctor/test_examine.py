@@ -35,12 +35,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def unhashed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No fingerprints are compared, for which datasets is loaded once more, where they are not what a test is about."""
-    monkeypatch.setattr(examination, "uses_fingerprints", lambda _: False)
-
-
-@pytest.fixture
 def write(tmp_path: Path):
     """Writes a script and gives its target."""
 
@@ -88,7 +82,6 @@ def assert_silent(examined: Examination) -> None:
             "encoder.core is a CoreBPE",
         ),
         ("num_proc_512", "too-many-processes", "problem", "512 for "),
-        ("unstable_fingerprint", "unstable-fingerprint", "warning", "tokenizer._backend is a"),
         ("own_exception", "own-exception", "warning", "KeyError"),
         ("exits", "exit", "problem", "exits with code 3 on the text ''"),
     ],
@@ -97,20 +90,17 @@ def test_the_cause_is_named_for_each_script_that_dies(request, name, cause, leve
     """The cause is the only one named, with what shows it."""
     if cause != "memory":
         request.getfixturevalue("quick")
-    if cause in {"own-exception", "exit"}:
-        request.getfixturevalue("unhashed")
     examined = examine(example(name))
     assert causes(examined) == [cause]
     assert examined.findings[0].level == level
     assert any(told in line for line in examined.findings[0].evidence), examined.findings
     drop_in = any("tokenmill.tokenize_fn" in line for line in examined.findings[0].fix)
-    assert drop_in == (cause in {"captured-native-object", "unstable-fingerprint"})
+    assert drop_in == (cause == "captured-native-object")
 
 
 EXAMINE = """
 import sys, msgspec
 from tokenmill.doctor.examining import examination
-examination.uses_fingerprints = lambda _: False
 print(msgspec.json.encode(examination.examine(sys.argv[1])).decode())
 """
 
@@ -146,7 +136,7 @@ def test_nothing_is_found_in_healthy_scripts(name, request):
 
 
 @pytest.mark.parametrize("name", ["healthy/failing_helper", "healthy/threads_in_children", "killed", "segfault"])
-def test_nothing_is_found_where_nothing_can_be_known(name, quick, unhashed):
+def test_nothing_is_found_where_nothing_can_be_known(name, quick):
     """Nor in scripts whose death is no function's fault, or comes with a row that only the corpus has."""
     assert_silent(examine(example(name)))
 
@@ -222,7 +212,7 @@ def test_a_function_that_sleeps_for_ever_is_a_warning(write, quick):
     assert {check.name for check in examined.checks if check.level == "warning"} == {"call", "memory"}
 
 
-def test_what_only_pickle_cannot_send_is_a_warning_where_it_may_not_be_used(tmp_path, quick, unhashed):
+def test_what_only_pickle_cannot_send_is_a_warning_where_it_may_not_be_used(tmp_path, quick):
     """The script names no library that would send it so."""
     path = tmp_path / "script.py"
     path.write_text("tokenize = lambda text: text.split()\n")

@@ -17,8 +17,6 @@ import pytest
 
 from tests.support.killing import wait_until
 from tokenmill.doctor import waits
-from tokenmill.doctor.examining import verdicts
-from tokenmill.doctor.examining.answers import Hashed, Obstacle, Raised
 from tokenmill.doctor.watching import diagnosis, messages
 from tokenmill.doctor.watching.deaths import Death, Killer, root_cause
 from tokenmill.doctor.watching.processes import Process, Role
@@ -301,13 +299,3 @@ def test_the_waits_of_many_processes_are_counted(processes: int) -> None:
     assert shown[0] == "pid 0, worker, waits for a lock"
     more = ["... and 3 more"] if processes > diagnosis.SHOWN_WAITS else []
     assert shown[diagnosis.SHOWN_WAITS :] == more
-
-
-def test_what_cannot_be_hashed_is_named() -> None:
-    """The summary names the variable if it is known, and the error of datasets is evidence either way."""
-    raised = Raised("TypeError", "cannot pickle it")
-    known = Hashed(raised=raised, obstacle=Obstacle("tokenize.lock", "_thread.lock", "resource", "lock"))
-    unknown = Hashed(raised=raised)
-    assert verdicts._unhashable(known)[0].seen == "none: tokenize.lock cannot be hashed"
-    assert verdicts._unhashable(unknown)[0].seen == "none"
-    assert "datasets cannot hash it: TypeError: cannot pickle it" in verdicts._unhashable(unknown)[1][0].evidence

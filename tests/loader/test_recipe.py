@@ -13,8 +13,8 @@ import pytest
 import tokenmill
 from benchmarks.synthetic import Shape, make_store
 from tokenmill.errors import UsageError
+from tokenmill.loader.loader import SequenceView
 from tokenmill.loader.recipe_loader import RecipeLoader
-from tokenmill.loader.sequences import SequenceView
 
 GRAIN = 256
 
@@ -104,7 +104,8 @@ def test_the_whole_recipe_reads_each_source_in_its_order(base: dict[str, Any], t
     counter.add(loader, steps_of(loader, 0))
     counter.check(loader)
     assert len(loader) == 60_000 // 64 // 6 + 50_000 // 64 // 6 == sum(1 for _ in loader)
-    names = [loader.reader.name_of(sequence) for sequence in range(loader.sequences)]
+    spans = [loader.reader.spans(sequence, sequence + 1)[0] for sequence in range(loader.sequences)]
+    names = [loader.sources[span.stream.source] for span in spans]
     first = loader.plan.stages[0]
     assert {name: names[: first.sequences].count(name) for name in first.counts} == first.used(first.sequences)
     assert loader[3]["input_ids"].shape == (6, 64)

@@ -52,7 +52,7 @@ class TokenSizes:
 
 @dataclass
 class PartCounts:
-    """What a group of parts holds.
+    """What a group of parts holds, or all groups together.
 
     `by_source` has the rows documents, tokens and bytes. Its first column is the source `first_source`. Bytes are those
     that the tokens stand for. They equal the bytes of the text if `byte_exact`, as with nearly all vocabularies.
@@ -66,6 +66,27 @@ class PartCounts:
     text_bytes: int = 0
     byte_exact: bool = True
     skipped: Counter[str] = field(default_factory=Counter)
+
+    def merge(self, other: PartCounts) -> None:
+        """Add the counts of another group, whose sources are among those of this one."""
+        self.tokens += other.tokens
+        self.lengths.merge(other.lengths)
+        self.ratios += other.ratios
+        first = other.first_source - self.first_source
+        self.by_source[:, first : first + other.by_source.shape[1]] += other.by_source
+        self.text_bytes += other.text_bytes
+        self.byte_exact &= other.byte_exact
+        self.skipped.update(other.skipped)
+
+    @property
+    def token_count(self) -> int:
+        """The number of tokens."""
+        return int(self.tokens.sum())
+
+    @property
+    def document_count(self) -> int:
+        """The number of documents."""
+        return int(self.lengths.documents.sum())
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,10 @@ import numpy as np
 
 from tokenmill.analysis import duplicates
 from tokenmill.analysis.by_column import ColumnChoice, CountValues, ValueCounts
-from tokenmill.analysis.count_parts import CountParts, PartGroup
+from tokenmill.analysis.count_parts import CountParts, PartCounts, PartGroup
 from tokenmill.analysis.history import read_history
-from tokenmill.analysis.provenance import provenance, skipped_rows
 from tokenmill.analysis.statistics import Duplicates, Statistics
 from tokenmill.analysis.totals import (
-    Totals,
     breakdown_by_source,
     breakdown_by_store,
     breakdown_by_value,
@@ -43,6 +41,13 @@ from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 if TYPE_CHECKING:
     from tokenmill.pipeline.planning.resources import Resources
+import itertools
+from collections import Counter
+
+from tokenmill.analysis.count_parts import OTHER_REASONS
+from tokenmill.analysis.statistics import BadRowReason, Provenance, SkippedRows
+from tokenmill.storage.digest import hash_of
+from tokenmill.store import layout, quarantine
 
 # The cost of a document besides its tokens, in tokens.
 DOCUMENT_WEIGHT = 32
@@ -55,6 +60,7 @@ UNITS_PER_BATCH = 16
 BATCH_BYTES = 4 << 20
 # Errors of a worker that are raised again with their own class.
 RAISED_ALONE = (CorruptStore, SourceError, StoreError, UsageError)
+MAX_LISTED_ROWS = 20
 
 
 @dataclass
@@ -68,7 +74,8 @@ class StoreCounter:
     notices: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._totals = Totals(self.stores.job.tokenizer.vocabulary_size, self.stores.source_count)
+        vocabulary_size, source_count = self.stores.job.tokenizer.vocabulary_size, self.stores.source_count
+        self._totals = PartCounts(np.zeros(vocabulary_size, np.int64), by_source=np.zeros((3, source_count), np.int64))
         manifest = self.stores.manifest_without_erased(self.stores.changes)
         self._parts = self.stores.parts_without_erased(self.stores.changes)
         self._documents, self._tokens = (manifest[name].to_numpy() for name in ("documents", "tokens"))
@@ -92,7 +99,7 @@ class StoreCounter:
         function = CountParts(self.stores.job, self._parts, scratch, self._ranges)
         self.fan_out.begin("count", int(self._tokens.sum()))
         for done in _results(self.fan_out, function, self._groups, lambda it: f"parts {it.start} to {it.stop - 1}"):
-            self._totals.add(done.value)
+            self._totals.merge(done.value)
             self.fan_out.advance(int(self._tokens[done.item.start : done.item.stop].sum()))
         expected = int(self._documents.sum()), int(self._tokens.sum())
         if (self._totals.document_count, self._totals.token_count) != expected:
@@ -202,3 +209,59 @@ def _group_parts(weights: np.ndarray, workers: int) -> list[PartGroup]:
     starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
     stops = [*starts[1:], len(weights)]
     return [PartGroup(number, start, stop) for number, (start, stop) in enumerate(zip(starts, stops, strict=True))]
+
+
+def skipped_rows(stores: Collection, reasons: Counter[str], notices: list[str]) -> SkippedRows:
+    """The rows that did not become documents, by reason, and the first quarantined ones that can be read."""
+    rows, bad = (int(np.sum(stores.manifest[name].to_numpy())) for name in ("skipped", "quarantined"))
+    recorded = itertools.chain.from_iterable(quarantine.read(member.folder, member.head) for member in stores.members)
+    first: list[BadRowReason] = []
+    try:
+        for row in itertools.islice(recorded, MAX_LISTED_ROWS if bad else 0):
+            first.append(BadRowReason(row.file, row.reason, row.detail, row.row, row.byte, row.line))  # noqa: PERF401 - keep those before a damaged one
+    except StoreError as error:
+        notices.append(f"not all rows in quarantine are named: {error.headline}")
+    return SkippedRows(rows, bad, _ranked(reasons), first)
+
+
+def _ranked(reasons: Counter[str]) -> dict[str, int]:
+    """The most frequent reasons first, and the rest together. The order of the workers' reports does not matter."""
+    ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    top, rest = dict(ranked[:MAX_LISTED_ROWS]), sum(rows for _, rows in ranked[MAX_LISTED_ROWS:])
+    return {**top, OTHER_REASONS: top.get(OTHER_REASONS, 0) + rest} if rest else top
+
+
+def provenance(stores: Collection) -> Provenance:
+    """The job, versions and checksums of a store; of several, those of the first, with the counts of all."""
+    runs, run = [member.run for member in stores.members], stores.members[0].run
+    job, spec = run.job, run.job.tokenizer
+    checksums = {
+        "job": job.digest(),
+        "tokenizer": spec.sha256,
+        "sources": run.sources_blake3,
+        "plan": run.plan_blake3,
+        "manifest": _manifest_blake3(stores.members[0]),
+    }
+    for member in stores.members[1:]:
+        checksums[f"manifest of {member.directory}"] = _manifest_blake3(member)
+    return Provenance(
+        tokenizer=spec.name,
+        vocabulary_size=spec.vocabulary_size,
+        begin=job.begin,
+        end=job.end,
+        column=job.column,
+        separator=job.separator,
+        unit_bytes=job.unit_bytes,
+        trial=run.trial,
+        engine=run.engine,
+        versions=run.versions,
+        units=sum(run.units for run in runs),
+        sources=sum(run.sources for run in runs),
+        source_bytes=sum(run.source_bytes for run in runs),
+        dtype=spec.dtype,
+        checksums=checksums,
+    )
+
+
+def _manifest_blake3(member: Member) -> str:
+    return hash_of(member.folder.buffer(layout.MANIFEST))

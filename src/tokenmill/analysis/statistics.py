@@ -31,6 +31,11 @@ class Breakdown(Readable, msgspec.Struct, frozen=True):
     others: TokenShare | None
     folded: bool = False
 
+    @property
+    def shares(self) -> list[TokenShare]:
+        """The largest, and the others if there are any."""
+        return [*self.largest, *([self.others] if self.others is not None else [])]
+
 
 class LengthBin(Readable, msgspec.Struct, frozen=True):
     """Documents of `first` to `last` tokens."""

@@ -1,17 +1,15 @@
-"""Adds up the workers' counts, and makes statistics of them. Memory depends on vocabulary and sources only."""
+"""Makes statistics of the counts of all parts. Memory depends on vocabulary and sources only."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
 import pyarrow as pa
 
 from tokenmill.analysis.by_column import ValueCounts
-from tokenmill.analysis.count_parts import RATIO_BINS, PartCounts
+from tokenmill.analysis.count_parts import PartCounts
 from tokenmill.analysis.duplicates import DuplicateCounts
 from tokenmill.analysis.lengths import Counts, LengthCounts
 from tokenmill.analysis.statistics import (
@@ -35,45 +33,6 @@ QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 COVERED = (0.5, 0.9, 0.99)
 # Common context lengths, and some shorter and longer ones.
 CONTEXTS = tuple(1 << power for power in range(7, 21))
-
-
-@dataclass
-class Totals:
-    """The counts of all parts."""
-
-    vocabulary_size: int
-    source_count: int
-    tokens: Counts = field(init=False)
-    by_source: Counts = field(init=False)
-    lengths: LengthCounts = field(default_factory=LengthCounts)
-    ratios: Counts = field(default_factory=lambda: np.zeros(RATIO_BINS, np.int64))
-    text_bytes: int = 0
-    byte_exact: bool = True
-    skipped: Counter[str] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        self.tokens = np.zeros(self.vocabulary_size, np.int64)
-        self.by_source = np.zeros((3, self.source_count), np.int64)
-
-    def add(self, counts: PartCounts) -> None:
-        """Add the counts of a group of parts."""
-        self.tokens += counts.tokens
-        self.lengths.merge(counts.lengths)
-        self.ratios += counts.ratios
-        self.by_source[:, counts.first_source : counts.first_source + counts.by_source.shape[1]] += counts.by_source
-        self.text_bytes += counts.text_bytes
-        self.byte_exact &= counts.byte_exact
-        self.skipped.update(counts.skipped)
-
-    @property
-    def token_count(self) -> int:
-        """The number of tokens."""
-        return int(self.tokens.sum())
-
-    @property
-    def document_count(self) -> int:
-        """The number of documents."""
-        return int(self.lengths.documents.sum())
 
 
 def summarize_lengths(counts: LengthCounts) -> Lengths:
@@ -134,7 +93,7 @@ def summarize_vocabulary(counts: Counts, token_bytes: Callable[[int], bytes]) ->
     )
 
 
-def breakdown_by_source(totals: Totals, paths: pa.ChunkedArray) -> Breakdown:
+def breakdown_by_source(totals: PartCounts, paths: pa.ChunkedArray) -> Breakdown:
     """The store by source: those with most tokens, and the others together."""
     documents, tokens, text_bytes = totals.by_source
     sizes = text_bytes if totals.byte_exact else None

@@ -56,13 +56,13 @@ class EraseResult(Readable, msgspec.Struct, frozen=True):
     """
 
     directory: str
-    request: str
-    documents: int
-    tokens: int
-    parts: int
-    quarantined: int
-    matched_before: int
-    not_found: list[str]
+    request: str = ""
+    documents: int = 0
+    tokens: int = 0
+    parts: int = 0
+    quarantined: int = 0
+    matched_before: int = 0
+    not_found: list[str] = []
     exports: dict[str, int] = {}
     unreached: dict[str, str] = {}
     again: list[str] = []
@@ -152,17 +152,7 @@ def _forget(folder: Folder, exports: list[str], reason: str) -> EraseResult:
     with folder.locks.exclusive(layout.LOCK):
         for export in exports:
             exports_list.forget_export(folder, export, reason)
-    return EraseResult(
-        directory=folder.root,
-        request="",
-        documents=0,
-        tokens=0,
-        parts=0,
-        quarantined=0,
-        matched_before=0,
-        not_found=[],
-        forgotten=exports,
-    )
+    return EraseResult(folder.root, forgotten=exports)
 
 
 def _check_request(request: str) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from tokenmill.analysis.card import CARD, CROISSANT, CardFields, PublicFacts, card_destination, croissant, readme
+from tokenmill.analysis.destinations import page_destination
 from tokenmill.analysis.html import render
-from tokenmill.analysis.html.destination import page_destination
 from tokenmill.analysis.statistics import Statistics
 from tokenmill.api.parameters import output_text, store_paths
 from tokenmill.api.stats import stats

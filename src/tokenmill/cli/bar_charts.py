@@ -8,13 +8,10 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 
-from tokenmill.cli.output import NAME_COLUMNS
 from tokenmill.executors import progress_bar, terminal
 from tokenmill.executors.terminal import Styled
-from tokenmill.humanize import number
 
 EIGHTHS = " \u258f\u258e\u258d\u258c\u258b\u258a\u2589\u2588"
-HEIGHTS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 MIN_COLUMNS, MAX_COLUMNS = 40, 110
 BOLD = {"bold": True}
 
@@ -32,16 +29,6 @@ def print_bars(title: str, bars: Sequence[Bar]) -> None:
     """Print a chart with one line for each bar; nothing if there is no bar."""
     if bars:
         terminal.echo("\n", Styled(title, BOLD), *(f"\n{line}" for line in _chart(bars)))
-
-
-def print_curve(title: str, values: Sequence[float]) -> None:
-    """Print values over time as one line of block characters, and the largest of them."""
-    columns = min(_columns() - NAME_COLUMNS - 2, len(values))
-    largest = max(values) or 1.0
-    sample = [values[column * len(values) // columns] for column in range(columns)]
-    line = "".join(HEIGHTS[min(int(value / largest * len(HEIGHTS)), len(HEIGHTS) - 1)] for value in sample)
-    terminal.echo("\n", Styled(title, BOLD), f", at most {number(largest)}")
-    terminal.echo(_encodable(f"  {line}"))
 
 
 def _chart(bars: Sequence[Bar]) -> Iterable[str]:
@@ -77,7 +64,7 @@ def _encodable(line: str) -> str:
     encoding = sys.stdout.encoding or "ascii"
     if encoding.lower().replace("-", "") == "utf8":
         return line
-    blocks = str.maketrans({**dict.fromkeys(EIGHTHS[1:] + HEIGHTS, "#"), "\u2423": "_"})
+    blocks = str.maketrans({**dict.fromkeys(EIGHTHS[1:], "#"), "\u2423": "_"})
     return line.translate(blocks).encode(encoding, "replace").decode(encoding)
 
 

@@ -38,9 +38,9 @@ def export(directory: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
 
     After an interruption, run the same command again: it writes only the missing shards.
     """
-    from tokenmill.api.preload import FOR_EXPORTS  # noqa: PLC0415 - after click has checked the options
+    from tokenmill.exports import PRELOAD  # noqa: PLC0415 - after click has checked the options
 
-    with workers.start_workers(FOR_EXPORTS, arguments.get("on", "local")) as executor:
+    with workers.start_workers(PRELOAD, arguments.get("on", "local")) as executor:
         result = tokenmill.export(directory, **arguments, reporter=workers.reporter(), executor=executor)
     output.show_groups(result, as_json, lambda result: [(heading(result), lines(result))], after_progress=True)
 

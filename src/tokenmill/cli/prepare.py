@@ -38,7 +38,7 @@ def prepare(print_job: bool, as_json: bool, **given: Any) -> None:
 
     After an interruption, run the same command again: it does only what is missing.
     """
-    from tokenmill.api.preload import worker_modules  # noqa: PLC0415 - after click has checked the options
+    from tokenmill.pipeline import worker_modules  # noqa: PLC0415 - after click has checked the options
 
     arguments = options.with_job(given, print_job, needed=("sources", "out"))
     engine, on = arguments.get("engine", "auto"), arguments.get("on", "local")

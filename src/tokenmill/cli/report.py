@@ -45,13 +45,13 @@ def report(directory: tuple[str, ...], out: str | None, as_json: bool, **argumen
     With --card, it also writes a dataset card for the Hub (README.md) and Croissant metadata (croissant.json). Both
     describe the files of the store.
     """
-    from tokenmill.api.preload import FOR_STATISTICS  # noqa: PLC0415 - after click has checked the options
+    from tokenmill.analysis import PRELOAD  # noqa: PLC0415 - after click has checked the options
 
     if out == STANDARD_OUTPUT and as_json:
         raise UsageError("--out - cannot be used with --json", "Use one of them.")
     if out == STANDARD_OUTPUT and any(arguments[name] is not None for name in options.CARD_FIELDS):
         raise UsageError("--out - cannot be used with --card", "Use one of them.")
-    with workers.start_workers(FOR_STATISTICS) as executor:
+    with workers.start_workers(PRELOAD) as executor:
         arguments |= {"reporter": workers.reporter(), "executor": executor}
         if out == STANDARD_OUTPUT:
             from tokenmill.analysis.html import render  # noqa: PLC0415 - heavy

@@ -44,9 +44,9 @@ def stats(directory: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     The command reads all parts once. With --by, it also reads that column: the kept one (prepare --keep), or that of
     the sources. Several stores are counted together.
     """
-    from tokenmill.api.preload import FOR_STATISTICS  # noqa: PLC0415 - after click has checked the options
+    from tokenmill.analysis import PRELOAD  # noqa: PLC0415 - after click has checked the options
 
-    with workers.start_workers(FOR_STATISTICS) as executor:
+    with workers.start_workers(PRELOAD) as executor:
         statistics = tokenmill.stats(directory, **arguments, reporter=workers.reporter(), executor=executor)
     if as_json:
         terminal.echo_json(statistics)
@@ -116,7 +116,7 @@ def _run(history: History) -> str:
 
 
 def _print_charts(statistics: Statistics) -> None:
-    from tokenmill.cli.bar_charts import print_bars, print_curve  # noqa: PLC0415 - heavy
+    from tokenmill.cli.bar_charts import print_bars  # noqa: PLC0415 - heavy
 
     title = "documents by length in tokens (power-of-two bins)"
     print_bars(title, _length_bars(statistics))
@@ -130,8 +130,6 @@ def _print_charts(statistics: Statistics) -> None:
             _title(column, f"tokens by {column.by}", statistics.tokens), _breakdown_bars(column, statistics.tokens)
         )
     print_bars("most frequent tokens, and their ids", _token_bars(statistics))
-    if statistics.history is not None and any(statistics.history.tokens_per_second):
-        print_curve("tokens per second over the run", statistics.history.tokens_per_second)
 
 
 def _length_bars(statistics: Statistics) -> list[Bar]:

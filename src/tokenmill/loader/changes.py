@@ -11,6 +11,7 @@ import msgspec
 from tokenmill.errors import UsageError
 from tokenmill.humanize import Readable, count
 from tokenmill.loader.stages import RecipePlan, StagePlan, Timeline
+from tokenmill.loader.state import list_others
 
 
 class RecipeChange(Readable, msgspec.Struct, frozen=True):
@@ -75,8 +76,9 @@ def check_past(before: RecipePlan, now: RecipePlan, sequences: int) -> None:
     if not past:
         new.check_sequence(sequences)
         return
+    others = list_others(change.what for change in past)
     raise UsageError(
-        f"the recipe differs before step {step:,}, where the state was taken: {_list(past)}",
+        f"the recipe differs before step {step:,}, where the state was taken: {others}",
         *(f"{change.what}, from step {change.step:,} on: was {change.before}, is now {change.now}" for change in past),
         _advice(past, step, old),
     )
@@ -116,8 +118,3 @@ def _first_skip(was: StagePlan, now: StagePlan) -> int:
         if len(sides) == 1:
             return edge
     return edges[0]
-
-
-def _list(changes: list[RecipeChange]) -> str:
-    names = list(dict.fromkeys(f"another {change.what}" for change in changes))
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -5,7 +5,7 @@ Grain batches, divides among hosts and saves its own state; the order is that of
 
 from __future__ import annotations
 
-from tokenmill.loader.sequences import SequenceView
+from tokenmill.loader.loader import SequenceView
 
 
 class TokenSource(SequenceView):

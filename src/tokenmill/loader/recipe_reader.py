@@ -18,7 +18,7 @@ from tokenmill.loader.reader import (
     open_stores,
 )
 from tokenmill.loader.recipe import Recipe
-from tokenmill.loader.recipe_source import MergedSource
+from tokenmill.loader.source import MergedSource
 from tokenmill.loader.stages import RecipePlan, Timeline
 from tokenmill.sources import splits_of
 from tokenmill.store.held_out import require_split
@@ -115,10 +115,3 @@ class RecipeReader(SequenceReader):
             Span(self.sources[int(member[low])].stream, int(start[low]), int(start[high - 1]) + length)
             for low, high in itertools.pairwise(edges)
         ]
-
-    def name_of(self, sequence: int) -> str:
-        """The name of the source that a sequence comes from."""
-        number = self.timeline.stage_of(sequence)
-        stage, within = self.plan.stages[number], sequence - self.timeline.first_sequences[number]
-        ((source, *_),) = stage.mixture.ranges(within, within + 1)
-        return list(stage.counts)[source]

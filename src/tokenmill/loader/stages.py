@@ -121,11 +121,6 @@ class Timeline:
         """The sequence after so many batches that are not skipped. With 0, the next one that is not skipped."""
         return self.sequence_of(self._delivered(self._delivered_before(self.step_of(sequence)) + batches))
 
-    def cursors_at(self, sequence: int) -> dict[str, SourceCursor]:
-        """The cursor of each source before a sequence."""
-        number = self.stage_of(sequence)
-        return advanced(self.cursors[number], self.plan.stages[number], sequence - self.first_sequences[number])
-
     def check_sequence(self, sequence: int) -> None:
         """Raise UsageError if no step begins with this sequence."""
         if sequence > self.sequences or self.sequence_of(self.step_of(sequence)) != sequence:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -71,11 +72,13 @@ def check_state(state: Any, identity: dict[str, str]) -> int:
         raise UsageError("this is the state of a loader of another kind", f"state        {digest[:200]}")
     changes = differences(before, identity)
     raise UsageError(
-        f"the state is of a loader with {_list([f'another {name}' for name, _, _ in changes])}",
+        f"the state is of a loader with {list_others(name for name, _, _ in changes)}",
         *(f"{name:<16} was {was}, is now {now}" for name, was, now in changes),
         "The sequences that were given out are not those that this loader would have given out.",
     )
 
 
-def _list(items: list[str]) -> str:
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+def list_others(names: Iterable[str]) -> str:
+    """What differs, each once: another seed, another grain and another val."""
+    others = [f"another {name}" for name in dict.fromkeys(names)]
+    return others[0] if len(others) == 1 else f"{', '.join(others[:-1])} and {others[-1]}"

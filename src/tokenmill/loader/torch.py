@@ -11,9 +11,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from tokenmill.errors import UsageError
 from tokenmill.loader.batches import Batch
-from tokenmill.loader.loader import Loader
+from tokenmill.loader.loader import Loader, SequenceView
 from tokenmill.loader.parts import LOOK_SECONDS
-from tokenmill.loader.sequences import SequenceView
 
 Tensors = dict[str, torch.Tensor]
 

@@ -4,9 +4,8 @@ Both describe the files of the stores, never an export (docs/decisions/0058). No
 """
 
 from tokenmill.analysis.card.croissant import croissant
-from tokenmill.analysis.card.destination import CARD, CROISSANT, card_destination
-from tokenmill.analysis.card.fields import CardFields
-from tokenmill.analysis.card.public_facts import PublicFacts
+from tokenmill.analysis.card.public_facts import CardFields, PublicFacts
 from tokenmill.analysis.card.readme import readme
+from tokenmill.analysis.destinations import CARD, CROISSANT, card_destination
 
 __all__ = ["CARD", "CROISSANT", "CardFields", "PublicFacts", "card_destination", "croissant", "readme"]

@@ -1,17 +1,14 @@
-"""Croissant 1.1 metadata of stores: JSON-LD with their files, counts and sources."""
+"""Croissant 1.1 metadata of stores: JSON-LD with their files and sources."""
 
 from __future__ import annotations
 
 from typing import Any
 from urllib.parse import quote
 
-import pyarrow as pa
-
-from tokenmill.analysis.card.fields import CardFields
-from tokenmill.analysis.card.public_facts import PublicFacts, PublicSource
+from tokenmill.analysis.card.public_facts import CardFields, PublicFacts, PublicSource
 from tokenmill.humanize import escape_control_characters
 from tokenmill.storage import scheme
-from tokenmill.store import layout, tables
+from tokenmill.store import layout
 
 VERSION = "http://mlcommons.org/croissant/1.1"
 
@@ -44,11 +41,6 @@ CONTEXT: dict[str, Any] = {
     **{term: f"cr:{term}" for term in _TERMS.split()},
 }
 
-# The columns of a manifest and their types.
-MANIFEST_COLUMNS = {
-    field.name: "sc:Integer" if pa.types.is_integer(field.type) else "sc:Text" for field in tables.MANIFEST_SCHEMA
-}
-
 
 def croissant(facts: PublicFacts, fields: CardFields) -> dict[str, Any]:
     """The metadata as JSON-LD. Properties that a person has not given are absent."""
@@ -67,7 +59,6 @@ def croissant(facts: PublicFacts, fields: CardFields) -> dict[str, Any]:
         **{name: value for name, value in given.items() if value},
         "keywords": ["tokenized text", "language modeling", f"tokenizer: {facts.tokenizer}"],
         "distribution": _distribution(facts),
-        "recordSet": [*_manifests(facts), _counts(facts), _skipped(facts)],
         "prov:wasDerivedFrom": _derived_from(facts),
         "prov:wasGeneratedBy": _generated_by(facts),
     }
@@ -105,63 +96,6 @@ def _file_set(prefix: str, directory: str, kind: str, description: str) -> dict[
         "description": description,
         "includes": f"{prefix}{directory}/*.{kind}",
         "encodingFormat": MEDIA_TYPES[kind],
-    }
-
-
-def _manifests(facts: PublicFacts) -> list[dict[str, Any]]:
-    """A record for each part of a store."""
-    return [
-        {
-            "@type": "cr:RecordSet",
-            "@id": f"{prefix}parts-of-the-store",
-            "description": "The parts: counts, and the BLAKE3 of the columns of each.",
-            "field": [
-                {
-                    "@type": "cr:Field",
-                    "@id": f"{prefix}parts-of-the-store/{name}",
-                    "dataType": data_type,
-                    "source": {"fileObject": {"@id": f"{prefix}{layout.MANIFEST}"}, "extract": {"column": name}},
-                }
-                for name, data_type in MANIFEST_COLUMNS.items()
-            ],
-        }
-        for prefix in facts.prefixes
-    ]
-
-
-def _counts(facts: PublicFacts) -> dict[str, Any]:
-    statistics = facts.statistics
-    counts = {
-        "documents": statistics.documents,
-        "tokens": statistics.tokens,
-        "text bytes": statistics.text_bytes,
-        "sources": statistics.sources.count,
-        "rows of the sources that are not documents": sum(facts.skipped.values()),
-    }
-    if statistics.duplicates is not None:
-        counts["documents equal to an earlier one"] = statistics.duplicates.documents
-    return _inline("counts", "Totals of the dataset.", ("what", "count"), counts)
-
-
-def _skipped(facts: PublicFacts) -> dict[str, Any]:
-    """Rows by reason. A record set without data is not valid, so a dataset without such rows has one record."""
-    description = "Rows of the sources that are not documents of the dataset."
-    return _inline("skipped-rows", description, ("reason", "rows"), facts.skipped or {"any": 0})
-
-
-def _inline(name: str, description: str, columns: tuple[str, str], values: dict[str, int]) -> dict[str, Any]:
-    """A record set whose records are in the metadata itself."""
-    text, count = (f"{name}/{column}" for column in columns)
-    return {
-        "@type": "cr:RecordSet",
-        "@id": name,
-        "description": description,
-        "key": {"@id": text},
-        "field": [
-            {"@type": "cr:Field", "@id": text, "dataType": "sc:Text"},
-            {"@type": "cr:Field", "@id": count, "dataType": "sc:Integer"},
-        ],
-        "data": [{text: key, count: value} for key, value in values.items()],
     }
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from tokenmill.analysis.card.fields import CardFields, is_web_address
-from tokenmill.analysis.card.public_facts import IDENTITY, PublicFacts, PublicSource, public_name
+from tokenmill.analysis.card.public_facts import (
+    IDENTITY,
+    CardFields,
+    PublicFacts,
+    is_web_address,
+    public_name,
+)
+from tokenmill.analysis.destinations import MARKER
 from tokenmill.analysis.html.markup import escape
 from tokenmill.analysis.statistics import Breakdown
 from tokenmill.analysis.visible_text import display_name
 from tokenmill.humanize import count, escape_control_characters, size
-
-# A README.md with this line was written by `report --card`, and may be replaced by it.
-MARKER = "<!-- Written by `tokenmill report --card`. Remove this line to protect your changes from the next one. -->"
 
 TO_FILL_IN = "**to be filled in**"
 OPTIONS = {"license": "--license", "creator": "--creator", "url": "--url", "published": "--published"}
@@ -109,39 +111,22 @@ def _contents(facts: PublicFacts, fields: CardFields) -> str:
 
 
 def _sources(facts: PublicFacts) -> str:
-    """The largest sources with their hashes."""
+    """The largest sources. Their hashes are in `croissant.json`."""
     breakdown = facts.statistics.sources
-    paths = Counter(facts.stores.sources["path"].to_pylist())
-    wanted = {share.name for share in breakdown.largest if paths[share.name] == 1}
-    hashes = dict(_recorded_hashes(facts, wanted))
     rows = [
-        (_text(public_name(share.name)), f"{share.documents:,}", f"{share.tokens:,}", hashes.get(share.name, ""))
-        for share in breakdown.largest
+        (
+            share.name if share is breakdown.others else _text(public_name(share.name)),
+            f"{share.documents:,}",
+            f"{share.tokens:,}",
+        )
+        for share in breakdown.shares
     ]
-    if breakdown.others is not None:
-        rows.append((breakdown.others.name, f"{breakdown.others.documents:,}", f"{breakdown.others.tokens:,}", ""))
     datasets = [f"- `{_code(address)}`" for address in facts.hub_datasets]
     derived = "\n".join(["Derived from these datasets of the Hub:", "", *datasets, "", ""]) if datasets else ""
     return (
-        f"## Sources\n\n{derived}{_table(('source', 'documents', 'tokens', 'recorded hash'), rows)}\n\n"
+        f"## Sources\n\n{derived}{_table(('source', 'documents', 'tokens'), rows)}\n\n"
         f"`croissant.json` lists the sources with all recorded hashes. A local file has the {IDENTITY}."
     )
-
-
-def _recorded_hashes(facts: PublicFacts, paths: set[str]) -> Iterator[tuple[str, str]]:
-    """The hash of each of these sources, as far as they are listed."""
-    listed = facts.stores.sources["path"]
-    for source in facts.sources():
-        path = listed[source.number].as_py()
-        if path in paths:
-            yield path, _shown_hash(source)
-
-
-def _shown_hash(source: PublicSource) -> str:
-    if source.sha256:
-        return f"sha256 `{source.sha256}`"
-    kind, value = next(iter(source.hashes.items()))
-    return f"`{_code(value)}`" if kind == IDENTITY else f"{kind} `{_code(value)}`"
 
 
 def _skipped(facts: PublicFacts) -> str:
@@ -155,8 +140,7 @@ def _skipped(facts: PublicFacts) -> str:
 
 
 def _by_column(column: Breakdown) -> str:
-    shares = [*column.largest, *([column.others] if column.others is not None else [])]
-    rows = [(_text(display_name(share.name)), f"{share.documents:,}", f"{share.tokens:,}") for share in shares]
+    rows = [(_text(display_name(share.name)), f"{share.documents:,}", f"{share.tokens:,}") for share in column.shares]
     note = "\n\nThere are too many values to count each: these are minimum counts." if column.folded else ""
     return f"## Tokens by {_text(column.by)}\n\n{_table(('value', 'documents', 'tokens'), rows)}{note}"
 

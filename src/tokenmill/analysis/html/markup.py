@@ -94,11 +94,6 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], text_columns: 
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def collapsible(summary: str, content: str) -> str:
-    """Content that a click on the summary shows."""
-    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
-
-
 def definitions(pairs: Iterable[tuple[str, str]]) -> str:
     """A list of names and their values. Values are ready markup."""
     return f'<dl class="facts">{"".join(f"<dt>{escape(name)}</dt><dd>{value}</dd>" for name, value in pairs)}</dl>'

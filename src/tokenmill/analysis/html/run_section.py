@@ -5,11 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 
-from tokenmill.analysis.history import History
+from tokenmill.analysis.history import MAX_LISTED, History
 from tokenmill.analysis.html.markup import (
     card,
     card_list,
-    collapsible,
     definitions,
     escape,
     lead,
@@ -18,7 +17,6 @@ from tokenmill.analysis.html.markup import (
     table,
 )
 from tokenmill.analysis.html.plots import Series, Tick, plot
-from tokenmill.analysis.read_log import MAX_LISTED
 from tokenmill.analysis.statistics import Statistics
 from tokenmill.humanize import count, duration, number, size
 
@@ -35,7 +33,6 @@ def run(stats: Statistics) -> str:
     parts = [lead(_sentence(history)), card_list(_cards(history))]
     if any(history.tokens_per_second):
         parts.append(f"<h3>Tokens per second</h3>{_speed_plot(history)}")
-        parts.append(collapsible("Figures of the run", _bins_table(history)))
     if history.troubles:
         first = f", the first {MAX_LISTED}" if len(history.troubles) == MAX_LISTED else ""
         parts.append(f"<h3>Deaths, failures, notices{first}</h3>{_troubles(history)}")
@@ -81,14 +78,6 @@ def _speed_plot(history: History) -> str:
     ]
     series = Series("tokens per second", history.tokens_per_second, titles, "area")
     return plot("Tokens per second over the run", [series], _ticks(history), short_number, _pause_marks(history))
-
-
-def _bins_table(history: History) -> str:
-    columns = zip(history.tokens_per_second, history.bytes_per_second, strict=True)
-    rows = (
-        [_bin_name(i, history), f"{tokens:,.0f}", size(text_bytes)] for i, (tokens, text_bytes) in enumerate(columns)
-    )
-    return table(["time at work", "tokens/s", "text/s"], rows)
 
 
 def _bin_name(index: int, history: History) -> str:

@@ -25,7 +25,6 @@ class Script(msgspec.Struct, frozen=True):
     """
 
     picklers: tuple[str, ...]
-    uses_datasets: bool
     start_method: str
     num_proc: int | None
     forms: tuple[Form, ...]
@@ -47,7 +46,6 @@ class ProbeRequest(msgspec.Struct, frozen=True):
     column: str
     folder: str
     script: Script
-    hashes: bool
     sample_seconds: float
 
     def file(self, name: str) -> str:
@@ -153,15 +151,7 @@ class Trying(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
-class Hashed(msgspec.Struct, frozen=True, tag=True):
-    """The fingerprint that datasets computes for the function, or the reason why it fails."""
-
-    digest: str | None = None
-    raised: Raised | None = None
-    obstacle: Obstacle | None = None
-
-
-Answer = Loaded | Pickled | Forked | Ended | Called | Measured | Trying | Hashed
+Answer = Loaded | Pickled | Forked | Ended | Called | Measured | Trying
 
 
 def describe_exception(error: BaseException, script: str) -> Raised:

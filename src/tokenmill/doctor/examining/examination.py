@@ -5,7 +5,6 @@ This process neither loads the script nor unpickles anything. It starts the expe
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import tempfile
 
@@ -54,8 +53,7 @@ def _examine(target: Target, script: Script, num_proc: int, column: str, folder:
     worker_bytes = min(main_bytes, available // num_proc)
 
     def request(role: Role) -> ProbeRequest:
-        hashes = uses_fingerprints(script)
-        return ProbeRequest(role, target.path, target.function, column, folder, script, hashes, SAMPLE_SECONDS)
+        return ProbeRequest(role, target.path, target.function, column, folder, script, SAMPLE_SECONDS)
 
     main = ProbeProcess(request("main"), main_bytes, worker_bytes)
     loaded = main.first(Loaded)
@@ -73,13 +71,7 @@ def _examine(target: Target, script: Script, num_proc: int, column: str, folder:
         worker_verdicts.forks(case),
         worker_verdicts.memory(case),
         verdicts.processes(case),
-        verdicts.fingerprint(case),
     ]
-
-
-def uses_fingerprints(script: Script) -> bool:
-    """Returns whether datasets may look for the function in its cache."""
-    return (script.uses_datasets or not script.picklers) and importlib.util.find_spec("datasets") is not None
 
 
 def _load_error(target: Target, loaded: Loaded, stderr: str) -> UsageError:

@@ -91,7 +91,6 @@ def describe(tree: ast.Module) -> Script:
     initializer, initargs = _initializer(tree)
     return Script(
         picklers=picklers,
-        uses_datasets="datasets" in packages,
         start_method=_start_method(text, packages, picklers),
         num_proc=_num_proc(text),
         forms=_forms(text, picklers),

@@ -1,4 +1,4 @@
-"""Judges what is known of a function before it is called: import, pickling, fingerprint, process count and disk.
+"""Judges what is known of a function before it is called: import, pickling and process count.
 
 Each function returns a row of the table and its findings.
 """
@@ -9,7 +9,7 @@ import signal
 from dataclasses import dataclass
 
 from tokenmill.doctor.causes import Check, Finding, Level, finding
-from tokenmill.doctor.examining.answers import Hashed, Loaded, Obstacle, Pickled, Script
+from tokenmill.doctor.examining.answers import Loaded, Obstacle, Pickled, Script
 from tokenmill.doctor.examining.probing import LOAD_SECONDS, ProbeProcess
 from tokenmill.doctor.examining.script import Target
 from tokenmill.humanize import count, duration, size
@@ -188,22 +188,3 @@ def processes(case: Case) -> Verdict:
     fix = (f"Use one process per core: {cores}.",)
     findings = [finding("too-many-processes", level, observed, fix=fix)] if level != "ok" else []
     return Check("processes", level, observed), findings
-
-
-def fingerprint(case: Case) -> Verdict:
-    """Judges whether datasets can compute a fingerprint of the function, to find its results in the cache."""
-    first = case.main.first(Hashed)
-    if first is None:
-        return Check("fingerprint", "ok", "not looked at"), []
-    if first.digest is None:
-        is_sent = not any(answer.pickler == "dill" and answer.raised for answer in case.main.all(Pickled))
-        return _unhashable(first) if is_sent else (Check("fingerprint", "ok", "none, as long as it cannot be sent"), [])
-    return Check("fingerprint", "ok", "it has one"), []
-
-
-def _unhashable(hashed: Hashed) -> Verdict:
-    obstacle = hashed.obstacle
-    evidence = [f"{obstacle.path} is a {obstacle.type}"] if obstacle is not None else []
-    evidence += [f"datasets cannot hash it: {hashed.raised}", "so each run gets a random fingerprint"]
-    summary = f"none: {obstacle.path} cannot be hashed" if obstacle is not None else "none"
-    return Check("fingerprint", "warning", summary), [finding("unstable-fingerprint", "warning", *evidence)]

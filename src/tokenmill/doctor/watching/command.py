@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import ctypes
 import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from tokenmill.doctor.causes import Finding
-from tokenmill.doctor.watching import hangs, launching
+from tokenmill.doctor.watching import hangs
 from tokenmill.doctor.watching.deaths import Death, DeathExaminer
 from tokenmill.doctor.watching.diagnosis import Evidence, diagnose
 from tokenmill.doctor.watching.processes import Process, count_workers
@@ -36,6 +37,12 @@ LEFTOVER_SECONDS = 1.0
 MAX_DEATHS = 20
 # This many deaths are shown while the command runs.
 SHOWN_DEATHS = 3
+# Signals to the doctor, which it reads one by one with their origin.
+BLOCKED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGWINCH})
+# Arguments of prctl.
+SET_SUBREAPER, GET_SUBREAPER = 36, 37
+# Makes Python print its stack when native code crashes or the doctor aborts it.
+ENVIRONMENT = {"PYTHONFAULTHANDLER": "1"}
 
 
 class LeftoverProcess(Readable, msgspec.Struct, frozen=True):
@@ -91,8 +98,8 @@ def watch(
             "On this system it can examine a function: tokenmill doctor FILE.py:FUNCTION",
         )
     with (
-        launching.blocked_signals() as mask,
-        launching.subreaper(),
+        blocked_signals() as mask,
+        subreaper(),
         contextlib.closing(_Watch(hang_seconds, stop_hung, on_message)) as watching,
     ):
         return watching.run(command, mask, output)
@@ -111,8 +118,8 @@ class _Watch:
         self._cpu_before = _cpu_seconds(resource.RUSAGE_SELF), _cpu_seconds(resource.RUSAGE_CHILDREN)
 
     def run(self, command: Sequence[str], mask: set[signal.Signals], output: int | None) -> Watched:
-        root = self._tree.start(launching.start(command, self._relay.write_fd, output, mask), tuple(command))
-        with launching.raised_file_limit():
+        root = self._tree.start(start(command, self._relay.write_fd, output, mask), tuple(command))
+        with raised_file_limit():
             while root.ended_at is None:
                 self._step()
                 if self._stop_hung and not self._is_stopping and (self._evidence.hang or self._evidence.restart_deaths):
@@ -179,7 +186,7 @@ class _Watch:
         self._show("doctor: stopping it" if self._stop_hung else f"doctor: {condition}, press Ctrl-C for the report")
 
     def _handle_signals(self) -> None:
-        for received in launching.pending_signals():
+        for received in pending_signals():
             if received.si_signo == signal.SIGWINCH:
                 self._relay.resize()
                 continue
@@ -200,7 +207,7 @@ class _Watch:
 
     def _drain_stderr(self) -> None:
         """Relays stderr to its end, however slowly. A signal interrupts this."""
-        self._relay.drain(lambda: any(received.si_signo != signal.SIGWINCH for received in launching.pending_signals()))
+        self._relay.drain(lambda: any(received.si_signo != signal.SIGWINCH for received in pending_signals()))
 
     def _wait_for_leftovers(self) -> None:
         """Waits a short time for the remaining processes to end."""
@@ -236,3 +243,64 @@ class _Watch:
 def _cpu_seconds(who: int) -> float:
     used = resource.getrusage(who)
     return used.ru_utime + used.ru_stime
+
+
+def start(command: Sequence[str], stderr: int, stdout: int | None, mask: set[signal.Signals]) -> int:
+    """Starts the command with the signal settings that this process had before Python and the doctor changed them."""
+    actions = [(os.POSIX_SPAWN_DUP2, stderr, 2)]
+    if stdout is not None:
+        actions.insert(0, (os.POSIX_SPAWN_DUP2, stdout, 1))
+    try:
+        return os.posix_spawnp(
+            command[0],
+            list(command),
+            {**os.environ, **ENVIRONMENT},
+            file_actions=actions,
+            setsigmask=mask,
+            setsigdef={signal.SIGPIPE, signal.SIGXFSZ},
+        )
+    except OSError as error:
+        raise UsageError(f"the command cannot be run: {command[0]}", f"{error.strerror}.") from None
+
+
+@contextlib.contextmanager
+def subreaper() -> Iterator[None]:
+    """Makes this process, instead of process 1, the parent of the command's orphans."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    before = ctypes.c_int(0)
+    prctl(GET_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    prctl(SET_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(SET_SUBREAPER, before.value, 0, 0, 0)
+
+
+@contextlib.contextmanager
+def raised_file_limit() -> Iterator[None]:
+    """Raises the file limit, for one pidfd per process. Use after the start: the command keeps its own limit."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@contextlib.contextmanager
+def blocked_signals() -> Iterator[set[signal.Signals]]:
+    """Blocks signals within a `with` block. Yields the previous mask, which the command must inherit."""
+    before = {signal.Signals(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)}
+    try:
+        yield before
+    finally:
+        for _ in pending_signals():  # they were meant for the command
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def pending_signals() -> Iterator[signal.struct_siginfo]:
+    """Yields the signals that arrived since the last call."""
+    while (info := signal.sigtimedwait(BLOCKED, 0)) is not None:
+        yield info

@@ -55,12 +55,6 @@ def installed_picklers(names: tuple[str, ...]) -> Iterator[Pickler]:
             continue
 
 
-def datasets_pickler() -> Pickler:
-    """Returns the pickler with which datasets hashes a function, including the globals that it uses."""
-    module: Any = importlib.import_module("datasets.utils._dill")
-    return Pickler("datasets", module.dumps, lambda value: _trail(module.Pickler, value, recurse=True))
-
-
 def obstacle(pickler: Pickler, value: Any, name: str) -> Obstacle:
     """Returns what keeps the object called `name` from being pickled."""
     trail = pickler.trail(value) or [value]
@@ -146,7 +140,7 @@ def _dill_pickler() -> Pickler:
     return Pickler("dill", lambda value: bytes(forking.dumps(value)), lambda value: _trail(forking, value))
 
 
-def _trail(pickler_class: Any, value: Any, **options: Any) -> list[Any]:
+def _trail(pickler_class: Any, value: Any) -> list[Any]:
     """Returns the objects that were being pickled when a pickler written in Python failed."""
     active: list[Any] = []
     at_failure: list[Any] = []
@@ -166,7 +160,7 @@ def _trail(pickler_class: Any, value: Any, **options: Any) -> list[Any]:
 
     RecordingPickler.__module__ = pickler_class.__module__  # dill checks the module name of the pickler
     try:
-        RecordingPickler(io.BytesIO(), **options).dump(value)
+        RecordingPickler(io.BytesIO()).dump(value)
     except Exception:  # noqa: BLE001 - the failure is expected; only the trail matters
         return at_failure
     return []

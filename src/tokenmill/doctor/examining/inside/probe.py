@@ -22,15 +22,13 @@ from tokenmill.doctor.examining.answers import (
     Answer,
     Ended,
     Forked,
-    Hashed,
     Pickled,
     ProbeRequest,
     Trying,
     describe_exception,
 )
 from tokenmill.doctor.examining.inside import pickling
-from tokenmill.doctor.examining.inside.blocks import NetworkBlock
-from tokenmill.doctor.examining.inside.loading import MAIN, SPAWNED_MAIN, LoadedScript
+from tokenmill.doctor.examining.inside.loading import MAIN, SPAWNED_MAIN, LoadedScript, NetworkBlock
 from tokenmill.doctor.examining.inside.worker import ODD_TEXTS, ProbedWorker
 from tokenmill.system import machine
 
@@ -52,7 +50,7 @@ class Probe:
             file.write(msgspec.json.encode(answer) + b"\n")
 
     def run_main(self) -> None:
-        """Loads the script as the main process, pickles the function, calls it in a forked child, and hashes it."""
+        """Loads the script as the main process, pickles the function, and calls it in a forked child."""
         script = LoadedScript(self.request, MAIN)
         self.report(script.answer([]))
         function = script.function
@@ -61,8 +59,6 @@ class Probe:
         self.pickle(function)
         if self.request.script.forks and not self.is_parent_of_fork():
             self.work(function, script, NetworkBlock())
-        else:
-            self.hash(function)  # after the fork: importing datasets starts threads
 
     def run_spawned(self) -> None:
         """Loads the script as a spawned child, without network, then unpickles, calls and measures the function."""
@@ -125,19 +121,6 @@ class Probe:
             with contextlib.suppress(FileNotFoundError), open(os.path.join(self.request.folder, name), "rb") as file:
                 return importlib.import_module(name).load(file)
         return function
-
-    def hash(self, function: Any) -> None:
-        """Reports the fingerprint by which datasets finds the function's results in its cache, if requested."""
-        if not self.request.hashes:
-            return
-        try:
-            hasher: Any = importlib.import_module("datasets.fingerprint").Hasher
-            self.report(Hashed(digest=hasher.hash(function)))
-        except ImportError:
-            return
-        except Exception as error:  # noqa: BLE001 - datasets then uses a random fingerprint
-            obstacle = pickling.obstacle(pickling.datasets_pickler(), function, self.request.function)
-            self.report(Hashed(raised=describe_exception(error, self.request.path), obstacle=obstacle))
 
 
 def dump_stack_on_crash(stack: str) -> None:

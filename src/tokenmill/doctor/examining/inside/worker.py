@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenmill.doctor.examining.answers import Called, Form, Measured, ProbeRequest, Raised, describe_exception
-from tokenmill.doctor.examining.inside.blocks import NetworkBlock
+from tokenmill.doctor.examining.inside.loading import NetworkBlock
 from tokenmill.system import machine, procfs
 
 BATCH_TEXTS = 32
