@@ -16,8 +16,7 @@ from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.exports import PRELOAD
 from tokenmill.exports.job import FrozenExport, is_complete, read_frozen
 from tokenmill.exports.records import read_manifest
-from tokenmill.exports.verify import byte_ranges
-from tokenmill.exports.verify_export import check_export, check_exports, compare_stores
+from tokenmill.exports.verify import byte_ranges, check_export, check_exports, compare_stores
 from tokenmill.humanize import Readable, count
 from tokenmill.options import Stores
 from tokenmill.pipeline import worker_modules

@@ -19,8 +19,7 @@ from tokenmill.executors.checks import Checks
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.exports import job as names
 from tokenmill.exports import records, shards
-from tokenmill.exports.converge_shard import ConvergeShards, Files
-from tokenmill.exports.erased_documents import ErasedDocuments
+from tokenmill.exports.converge_shard import ConvergeShards, ErasedDocuments, Files
 from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.formats import find_format
 from tokenmill.exports.job import FrozenExport

@@ -27,7 +27,7 @@ from tokenmill.exports.sort_documents import Ordering, chunks
 from tokenmill.exports.verify import ByteRange, IsAsWritten, unlisted
 from tokenmill.exports.write_shard import ExportContext, ReadRecords, WriteShard, shard_of, split_folder
 from tokenmill.storage import Folder, folder_at, prefetch_map
-from tokenmill.store.val_advice import MAX_DOCUMENTS, MAX_PARTS, val_advice
+from tokenmill.store.held_out import MAX_DOCUMENTS, MAX_PARTS, val_advice
 from tokenmill.tokenizers import document_hash
 
 # Files whose existence is checked at the same time on remote storage.

@@ -21,10 +21,12 @@ from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.exports.documents import DocumentTable
 from tokenmill.exports.file_checks import EXPORT_AGAIN, damaged, publish_checked, read_checked
 from tokenmill.exports.formats.protocol import ShardRecord, WrittenFile
-from tokenmill.exports.job import MANIFESTS, RECORDS, manifest_file, manifest_numbers
-from tokenmill.storage import AlreadyPublishedError, Folder
+from tokenmill.exports.job import MANIFESTS, PLAN, RECORDS, exports_in, is_complete, manifest_file, manifest_numbers
+from tokenmill.exports.shards import SCHEMA as PLAN_SCHEMA
+from tokenmill.storage import AlreadyPublishedError, Folder, folder_at
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_batch, read_schema
+from tokenmill.store import tables
 from tokenmill.store.chain import StoreVersion
 from tokenmill.store.layout import numbered_files
 
@@ -235,3 +237,17 @@ def corrupt(folder: Folder, shard: int, reason: str) -> CorruptStore:
         f"found        {reason}",
         "Delete the file and export again: only this shard is written again.",
     )
+
+
+def export_states(store: Folder) -> dict[str, str]:
+    """Return the state of each export in the directory of a store, by format."""
+    return {name: _state(folder_at(store.path(name))) for name in exports_in(store)}
+
+
+def _state(export: Folder) -> str:
+    if is_complete(export):
+        return "complete"
+    if not export.exists(PLAN):
+        return "not planned yet"
+    shards = len(tables.read_table(export, PLAN, schema=PLAN_SCHEMA))
+    return f"{committed(export, shards).sum():,} of {shards:,} shards"

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, StoreError
-from tokenmill.exports import records, run_columns, sorted_runs
+from tokenmill.exports import records, sorted_runs
 from tokenmill.exports.documents import (
     DocumentRange,
     DocumentTable,
@@ -128,7 +128,7 @@ class SortDocuments:
         kept = b""
         if job.with_columns:
             values = pa.concat_tables([self.context.read_kept(part) for part in range(start, stop)])
-            kept = run_columns.encode(values.take(pa.array(chosen[sorting])), job.with_columns)
+            kept = sorted_runs.encode_columns(values.take(pa.array(chosen[sorting])), job.with_columns)
         folder, digest = folder_at(self.context.out), self.context.frozen.work_digest()
         sorted_runs.publish_sorted_run(folder, run, digest, content, bin_of[sorting], bins * job.streams, kept)
         return sum(len(part.tokens) for part in contents)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tokenmill.errors import CorruptStore, IncompleteStore, StoreError
 from tokenmill.store import heartbeats, layout, tables
 from tokenmill.store.chain import BASE, Head, read_head, remaking_error, unfinished, with_base
-from tokenmill.store.last_end import is_failure, last_end, next_step
+from tokenmill.store.heartbeats import is_failure, last_end, next_step
 from tokenmill.store.manifest import ForeignManifest, read_manifest
 from tokenmill.store.mismatch import is_suspect, read_mismatch
 from tokenmill.store.run import no_store, read_run

@@ -33,8 +33,7 @@ from tokenmill.store.part import (
     TokenArray,
     publish_part,
 )
-from tokenmill.store.part_checksum import with_checksum
-from tokenmill.store.text_hash import TextHash
+from tokenmill.store.part_checksum import TextHash, with_checksum
 from tokenmill.tokenizers.control_tokens import control_tokens
 from tokenmill.tokenizers.engines.protocol import Encoded
 
