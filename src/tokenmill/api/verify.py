@@ -107,8 +107,8 @@ def _verify_stores(
     for member in stores.members:
         folder, run = member.folder, member.run
         limits = resources.limits(BadDocumentPolicy.parse())
-        check_erased = CheckErased(folder.root, member.version, run.erased_token) if member.head.number else None
-        function = Verify(folder.root, run.job, sample, limits, member.version, check_erased)
+        check_erased = CheckErased(folder.root, member.head.version, run.erased_token) if member.head.number else None
+        function = Verify(folder.root, run.job, sample, limits, member.head.version, check_erased)
         checks.problems += record_problems(folder, run)
         checked = check_store(folder, load_existing(folder, run), member.manifest, function, checks)
         compared += checked.compared

@@ -124,21 +124,20 @@ class ConvergeShards:
 
     def _converge(self, task: ShardTask, files: Files) -> Files | None:
         folder = folder_at(self.out)
-        documents = records.read_origins(folder, task.shard)
+        record, documents = records.read_whole(folder, task.shard)
         indices = self.wanted.among(documents)
         if not len(indices):
             return None
         format_ = find_format(self.job.format)
         shard = make_shard(self.job, task, source_paths(self.wanted.directories))
-        cut = records.read(folder, task.shard).cut
         data = _read(folder, shard, task, self.job)
         if not _is_as_written(folder, shard, files):
-            before = self._erased(data, documents, self.recorded.among(documents), cut)
+            before = self._erased(data, documents, self.recorded.among(documents), record.cut)
             if _write(ChecksumFolder(folder), format_, shard, before, documents) != files:
                 raise damaged(folder, files[0].name, "it is not as it was written")
             if not self.check:
                 _replace(folder, format_, shard, before, documents)
-        after = self._erased(data, documents, indices, cut)
+        after = self._erased(data, documents, indices, record.cut)
         columns = [] if data.columns is None else data.columns.take(pa.array(indices)).columns
         if np.array_equal(data.tokens, after.tokens) and all(one.null_count == len(one) for one in columns):
             return files

@@ -199,6 +199,11 @@ def _check(shard: int, record: ShardRecord) -> None:
 
 def read_origins(folder: Folder, shard: int) -> DocumentTable:
     """Read the length and origin of each document, or part of one, in a shard."""
+    return read_whole(folder, shard)[1]
+
+
+def read_whole(folder: Folder, shard: int) -> tuple[ShardRecord, DocumentTable]:
+    """Read the counts and checksums of a shard, and the length and origin of each document, or part of one."""
     try:
         schema, batch = read_batch(_buffer(folder, shard), SCHEMA)
         record = _record(shard, schema)
@@ -209,7 +214,7 @@ def read_origins(folder: Folder, shard: int) -> DocumentTable:
         raise corrupt(folder, shard, "its documents are not those that its checksum was taken of")
     if bool((origins.lengths < 0).any()):
         raise corrupt(folder, shard, "a document has less than no tokens")
-    return origins
+    return record, origins
 
 
 def documents_xxh3(origins: DocumentTable) -> str:

@@ -109,8 +109,7 @@ class CheckRecords:
         folder = folder_at(self.out)
         for row in rows:
             shard = row["shard"]
-            record = records.read(folder, shard)
-            records.read_origins(folder, shard)
+            record, _ = records.read_whole(folder, shard)
             if record.export != self.export:
                 raise records.corrupt(folder, shard, "it is of another export")
             record = msgspec.structs.replace(record, files=())  # an erasure gives a shard other files

@@ -105,13 +105,11 @@ class SortDocuments:
         run, start, stop = task
         job, bins, order = self.context.frozen.job, self.context.frozen.bins, self.context.order
         contents = list(self.context.contents(range(start, stop), check_content=True))
-        origins = DocumentTable.concatenate(
-            [DocumentTable(np.diff(part.offsets), part.source, part.row) for part in contents]
-        )
+        origins = DocumentTable.concatenate([DocumentTable.of_part(part) for part in contents])
         selected = order.selected(origins.source, origins.row)
         chosen = np.arange(len(origins.row)) if selected is None else np.flatnonzero(selected)
         if selected is not None:
-            origins = DocumentTable(origins.lengths[chosen], origins.source[chosen], origins.row[chosen])
+            origins = origins.take(chosen)
         keys = order.keys(origins.source, origins.row)
         stream = order.streams(origins.source, origins.row)
         sorting = np.argsort(keys, kind="stable") if stream is None else np.lexsort((keys, stream))
@@ -119,11 +117,12 @@ class SortDocuments:
         bin_of = (keys >> np.uint64(65 - bins.bit_length())).astype(np.int64)
         if stream is not None:
             bin_of += stream.astype(np.int64) * bins
+        ordered = origins.take(sorting)
         content = PartContent(
             take_documents([(part.tokens, part.offsets) for part in contents], chosen[sorting]),
-            np.concatenate([np.zeros(1, np.int64), np.cumsum(origins.lengths[sorting])]),
-            origins.source[sorting],
-            origins.row[sorting],
+            np.append(0, np.cumsum(ordered.lengths)),
+            ordered.source,
+            ordered.row,
         )
         kept = b""
         if job.with_columns:
@@ -310,7 +309,6 @@ class ReadRecords:
 
 def _read_valid(folder: Folder, shard: int) -> ShardRecord | None:
     try:
-        records.read_origins(folder, shard)
-        return records.read(folder, shard)
+        return records.read_whole(folder, shard)[0]
     except CorruptStore:
         return None

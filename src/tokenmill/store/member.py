@@ -18,7 +18,7 @@ from tokenmill.sources.line_numbers import place
 from tokenmill.sources.plain_values import TEXT
 from tokenmill.storage import Folder
 from tokenmill.store import layout, tables
-from tokenmill.store.chain import Head, StoreVersion, claimed_documents
+from tokenmill.store.chain import Head, claimed_documents
 from tokenmill.store.duplicates import read_duplicates
 from tokenmill.store.job import Run
 from tokenmill.store.kept import matching, read_kept
@@ -57,21 +57,6 @@ class Member:
     def directory(self) -> str:
         """The directory of the store."""
         return self.folder.root
-
-    @property
-    def digest(self) -> str:
-        """The hash of the checksums of the parts."""
-        return self.head.digest
-
-    @property
-    def version(self) -> StoreVersion:
-        """The number of changes of the store, and the hash of the last claim."""
-        return self.head.version
-
-    @property
-    def versions(self) -> list[str]:
-        """The digest of the parts before any change, and after each."""
-        return [self.head.identity, *(change.digest for change in self.head.history)]
 
     def manifest_without_erased(self, changes: int) -> pa.Table:
         """The manifest with the documents and tokens that each part has without those erased by the first changes."""
