@@ -33,23 +33,14 @@ MAX_ROUNDS = 50
 """How often an erasure begins again because other processes change the store."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErasureRequest:
-    """The name of a request, why it was made, and when its documents were found."""
-
-    name: str
-    reason: str
-    time: str
-
-
 def publish_claim(  # noqa: PLR0913, PLR0917 - a store, and the request with what was found for it
-    folder: Folder, head: Head, base: pa.Table, selector: Selector, found: Found, request: ErasureRequest
+    folder: Folder, head: Head, base: pa.Table, selector: Selector, found: Found, request: str, reason: str
 ) -> bool:
     """Claim the next change of a store. Returns False if another process has claimed it.
 
     The tables that the claim names are published before it.
     """
-    number = head.number + 1
+    number, time = head.number + 1, datetime.now(UTC).isoformat(timespec="microseconds")
     documents, files = found.documents, _files(head, found)
     contents = {"documents": tables.table_bytes(documents), "files": tables.table_bytes(files)}
     contents["deny"] = deny_list(selector, head)
@@ -59,8 +50,8 @@ def publish_claim(  # noqa: PLR0913, PLR0917 - a store, and the request with wha
         with folder.publish(table_file(number, name, hashes[name])) as file:
             file.write(data)
     change = Change(
-        request=request.name,
-        time=request.time,
+        request=request,
+        time=time,
         documents=len(documents),
         tokens=int(np.sum(documents["tokens"].to_numpy())),
         documents_hash=hashes["documents"],
@@ -71,9 +62,9 @@ def publish_claim(  # noqa: PLR0913, PLR0917 - a store, and the request with wha
         number=number,
         parent=head.claim or head.identity,
         identity=head.identity,
-        request=request.name,
-        reason=request.reason,
-        time=request.time,
+        request=request,
+        reason=reason,
+        time=time,
         selector=selector.options,
         selector_hash=hashes["deny"],
         files_hash=hashes["files"],
@@ -149,8 +140,8 @@ class Erasure:
             if error.exit_code not in {CORRUPT, TRY_AGAIN} or not self._is_repaired(head):
                 raise
             return
-        request = ErasureRequest(self.request, self.reason, datetime.now(UTC).isoformat(timespec="microseconds"))
-        publish_claim(self.folder, head, read_manifest(self.folder, self.run), selector, found, request)
+        base = read_manifest(self.folder, self.run)
+        publish_claim(self.folder, head, base, selector, found, self.request, self.reason)
 
     def _is_repaired(self, head: Head) -> bool:
         """Whether a file that could not be read may be there now: another process went on, or it was made again."""

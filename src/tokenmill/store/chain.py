@@ -8,6 +8,7 @@ follow it; when the store has them and no others, `changes/0000000N.done` is cre
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ from tokenmill.store.layout import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from tokenmill.storage import Folder
 
 DOCUMENTS_SCHEMA = pa.schema(
@@ -344,6 +347,23 @@ def refuse_outdated(folder: Folder, head: Head) -> None:
         "Run the same command again. An opened store or loader has to be opened again.",
         exit_code=TRY_AGAIN,
     )
+
+
+@contextlib.contextmanager
+def reading(folder: Folder, name: str, head: Head, corrupt: Callable[[str], CorruptStore]) -> Iterator[None]:
+    """Read a file of a head, with the error for a damaged one, which gets the reason.
+
+    A file that is not there may have been removed by a later erasure. Then that is the error.
+    """
+    try:
+        yield
+    except MalformedDataError as damage:
+        raise corrupt(str(damage)) from damage
+    except StoreError as error:
+        if folder.exists(name):
+            raise
+        refuse_outdated(folder, head)
+        raise corrupt("there is no such file") from error
 
 
 def withdraw_manifest(folder: Folder) -> None:

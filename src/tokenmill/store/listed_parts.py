@@ -137,21 +137,23 @@ class ListedParts:
 
         With `content_too` the columns are hashed and compared, too.
         """
-        first_source = 0
-        for store in self.stores:
-            if part < store.parts:
-                summary, content = store.open(part, self.dtype, content_too=content_too)
-                return summary, with_source_offset(content, first_source)
-            part -= store.parts
-            first_source += store.sources
-        raise IndexError(f"there is no part {part} after the last store")
+        store, unit, first_source = self._find(part)
+        summary, content = store.open(unit, self.dtype, content_too=content_too)
+        return summary, with_source_offset(content, first_source)
 
     def kept(self, part: int) -> tuple[int, pa.Table | None]:
         """The number of documents in the content of a part, and their kept columns; None if its store keeps none."""
+        store, unit, _ = self._find(part)
+        return store.kept(unit, self.dtype)
+
+    def _find(self, part: int) -> tuple[ListedStore, int, int]:
+        """The store that holds a part, the unit of the part in it, and the number of the store's first source."""
+        first_source = 0
         for store in self.stores:
             if part < store.parts:
-                return store.kept(part, self.dtype)
+                return store, part, first_source
             part -= store.parts
+            first_source += store.sources
         raise IndexError(f"there is no part {part} after the last store")
 
     def source_columns(self) -> SourceColumns:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
@@ -14,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenmill.errors import CorruptStore, StoreError
+from tokenmill.errors import CorruptStore
 from tokenmill.humanize import Readable
 from tokenmill.sources import documents
 from tokenmill.storage import AlreadyPublishedError
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_batch, read_schema
 from tokenmill.store import train_spans
-from tokenmill.store.chain import BASE, Head, refuse_outdated
+from tokenmill.store.chain import BASE, Head, reading
 from tokenmill.store.job import STORE_FORMAT
 from tokenmill.store.layout import advice, part_name
 from tokenmill.store.part_checksum import checksum, fast_checksum, with_checksum
@@ -232,7 +233,7 @@ def read_summary(folder: Folder, unit: int, head: Head = BASE) -> PartSummary:
     The file ends with a copy of them, with which they are compared. The copy of an object is not read.
     """
     name = head.part_file(unit)
-    try:
+    with reading(folder, name, head, partial(corrupt_file, folder, unit, name)):
         data, file_size, _ = folder.ranges.open_version(name, HEADER_BYTES)
         try:
             schema = read_schema(pa.py_buffer(data))
@@ -241,13 +242,6 @@ def read_summary(folder: Folder, unit: int, head: Head = BASE) -> PartSummary:
         summary = summary_of(unit, schema, file_size)
         written = schema.metadata[b"tokenmill.part"]
         _check_copies(are_equal=folder.is_remote or written in _last_bytes(folder, name, len(written) + FOOTER_BYTES))
-    except MalformedDataError as damage:
-        raise corrupt(folder, unit, str(damage), head) from damage
-    except StoreError as error:
-        if folder.exists(name):
-            raise
-        refuse_outdated(folder, head)
-        raise corrupt(folder, unit, "there is no such file", head) from error
     return summary
 
 
@@ -275,19 +269,12 @@ def open_part(folder: Folder, unit: int, head: Head = BASE) -> tuple[PartSummary
 
 def open_part_file(folder: Folder, unit: int, name: str, head: Head = BASE) -> tuple[PartSummary, PartContent]:
     """Open a part of a unit by the name of its file, which need not be that of the head."""
-    try:
+    with reading(folder, name, head, partial(corrupt_file, folder, unit, name)):
         data = folder.buffer(name)
         schema, batch = read_batch(data, *SCHEMAS)
         summary = summary_of(unit, schema, data.size)
         _check_copies(are_equal=read_schema(data).metadata == schema.metadata)
         content = _content(summary, batch)
-    except MalformedDataError as damage:
-        raise corrupt_file(folder, unit, name, str(damage)) from damage
-    except StoreError as error:
-        if folder.exists(name):
-            raise
-        refuse_outdated(folder, head)
-        raise corrupt_file(folder, unit, name, "there is no such file") from error
     return summary, content
 
 
