@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.erasure.find import document_xxh3
-from tokenmill.erasure.reconcile import ChangedStore, UnitFiles
+from tokenmill.erasure.reconcile import ChangedStore, unit_files
 from tokenmill.errors import StoreError
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store.chain import StoreVersion, checked_head, claimed_at, erased_rules, head_at, of_unit, read_chain
@@ -54,7 +54,7 @@ class CheckErased:
 def record_problems(folder: Folder, run: Run) -> list[str]:
     """What is wrong with the records of the erasures of a store, and which files may hold what was erased."""
     try:
-        files, base = UnitFiles.list(folder, run), read_manifest(folder, run)
+        files, base = unit_files(folder, run), read_manifest(folder, run)
         head = checked_head(folder, base)
         if not head.number:
             return []

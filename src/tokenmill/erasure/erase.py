@@ -11,11 +11,10 @@ from datetime import UTC, datetime
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.erasure.find import Found, find
-from tokenmill.erasure.reconcile import UnitFiles, reconcile
+from tokenmill.erasure.reconcile import reconcile, unit_files
 from tokenmill.erasure.select import ONE_SELECTOR, Selector, not_found
 from tokenmill.errors import CORRUPT, TRY_AGAIN, JobChanged, TokenmillError, UsageError
 from tokenmill.executors.fan_out import FanOut
@@ -148,19 +147,16 @@ class Erasure:
         now = self.head()
         if (now.version, now.is_done) != (head.version, head.is_done):
             return True
-        before = UnitFiles.list(self.folder, self.run)
+        before = unit_files(self.folder, self.run)
         reconcile(self.folder, self.run, self.fan_out)
-        return UnitFiles.list(self.folder, self.run) != before
+        return unit_files(self.folder, self.run) != before
 
     def _find(self, selector: Selector, head: Head) -> Found:
         frozen: FrozenRun = replace(load_existing(self.folder, self.run), head=head)
-        found = find(self.folder, frozen, selector.rules(), self._tokens(), self.limits, self.fan_out)
+        tokens = read_manifest(self.folder, self.run)["tokens"].to_numpy()
+        found = find(self.folder, frozen, selector.rules(), tokens, self.limits, self.fan_out)
         self.missing = not_found(selector.rules(), found.matched, found.named)
         return found
-
-    def _tokens(self) -> npt.NDArray[np.int64]:
-        tokens: npt.NDArray[np.int64] = read_manifest(self.folder, self.run)["tokens"].to_numpy()
-        return tokens
 
     def _refuse_other(self, claim: Claim, selector: Selector | None, head: Head) -> None:
         """Refuse a request that was made with another selector. A list that was lost is written again."""

@@ -83,23 +83,9 @@ class ShardTask(msgspec.Struct, frozen=True):
         return self.stop - self.start
 
 
-SCHEMA = pa.schema(
-    [
-        ("shard", pa.int64()),
-        ("split", pa.string()),
-        ("stream", pa.int64()),
-        ("number", pa.int64()),
-        ("count", pa.int64()),
-        ("start", pa.int64()),
-        ("stop", pa.int64()),
-        ("final", pa.bool_()),
-        ("first_block", pa.int64()),
-        ("last_block", pa.int64()),
-        ("before", pa.int64()),
-        ("position", pa.int64()),
-        ("file_tokens", pa.int64()),
-    ]
-)
+_COLUMN_TYPES = {int: pa.int64(), bool: pa.bool_(), Split: pa.string()}
+
+SCHEMA = pa.schema([(field.name, _COLUMN_TYPES[field.type]) for field in msgspec.structs.fields(ShardTask)])
 
 # Moves positions of a stream to the next starts of documents.
 ToEdges = Callable[[int, Counts], Counts]

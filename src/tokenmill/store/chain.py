@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -166,20 +165,17 @@ class Head:
 
     def manifest(self, base: pa.Table) -> pa.Table:
         """The manifest of a store with the parts of this head."""
+        if not len(self.files):
+            return base
+        is_changed = np.isin(np.arange(len(base)), self.files["unit"].to_numpy())
         for name, changed in (("blake3", "hash"), ("xxh3", "xxh3"), ("bytes", "bytes")):
-            if name in base.column_names and len(self.files):
+            if name in base.column_names:
                 column = base[name].combine_chunks()
                 values = self.files[changed].combine_chunks().cast(column.type)
                 position = base.schema.get_field_index(name)
-                replaced = pc.replace_with_mask(column, self.is_changed(len(base)), values)
+                replaced = pc.replace_with_mask(column, is_changed, values)
                 base = base.set_column(position, base.field(position), replaced)
         return base
-
-    def is_changed(self, units: int) -> npt.NDArray[np.bool_]:
-        """Which units were changed."""
-        mask = np.zeros(units, np.bool_)
-        mask[self.files["unit"].to_numpy()] = True
-        return mask
 
     def request_of(self, change: int) -> str:
         """The request of a change; empty for 0."""
