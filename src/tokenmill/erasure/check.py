@@ -15,7 +15,7 @@ from tokenmill.storage import Folder, folder_at
 from tokenmill.store.chain import StoreVersion, checked_head, claimed_at, erased_rules, head_at, of_unit, read_chain
 from tokenmill.store.job import Run
 from tokenmill.store.manifest import read_manifest
-from tokenmill.store.part import PartContent, corrupt
+from tokenmill.store.part import PartContent, corrupt_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ class CheckErased:
         return int(pc.sum(pc.is_in(hashes, documents["xxh3"].combine_chunks())).as_py() or 0)
 
     def _damaged(self, unit: int, reason: str) -> StoreError:
-        return corrupt(folder_at(self.directory), unit, reason, head_at(self.directory, self.version))
+        name = head_at(self.directory, self.version).part_file(unit)
+        return corrupt_file(folder_at(self.directory), unit, name, reason)
 
 
 def record_problems(folder: Folder, run: Run) -> list[str]:

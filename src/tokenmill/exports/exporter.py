@@ -25,7 +25,7 @@ from tokenmill.exports.result import ExportResult, by_split, exported_split
 from tokenmill.exports.shards import Counts, ShardTask
 from tokenmill.exports.sort_documents import Ordering, chunks
 from tokenmill.exports.verify import ByteRange, IsAsWritten, unlisted
-from tokenmill.exports.write_shard import ExportContext, ReadRecords, WriteShard, shard_of, split_folder
+from tokenmill.exports.write_shard import ExportContext, ReadRecords, WriteShard, planned_files, split_folder
 from tokenmill.storage import Folder, folder_at, prefetch_map
 from tokenmill.store.held_out import MAX_DOCUMENTS, MAX_PARTS, val_advice
 from tokenmill.tokenizers import document_hash
@@ -185,8 +185,7 @@ class Exporter:
 
     def _refuse_other_files(self, plan: pa.Table, *, begun: bool) -> None:
         """Raise for a file with a shard's kind of name that the plan does not list, or that predates the export."""
-        tasks = shards.tasks(plan, np.arange(len(plan)))
-        planned = {name for task in tasks for name in self.format.files(shard_of(self.context, task))}
+        planned = planned_files(self.job, plan)
         for name in unlisted(self.folder, planned) + ([] if begun else sorted(filter(self.folder.exists, planned))):
             raise UsageError(
                 f"{self.folder.path(name)} is there, and not from this export", "Remove it, or choose another --out."

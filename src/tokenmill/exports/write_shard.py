@@ -26,6 +26,7 @@ from tokenmill.exports.job import ExportJob, FrozenExport
 from tokenmill.exports.kept_columns import conform
 from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.shards import Counts, ShardTask
+from tokenmill.exports.shards import tasks as shard_tasks
 from tokenmill.storage import Folder, folder_at, prefetch_map
 from tokenmill.store.listed_parts import ListedParts
 from tokenmill.store.part import PartContent, TokenArray
@@ -189,7 +190,7 @@ class WriteShard:
         documents = self.context.documents(task.stream, task.first_block, task.last_block)
         content, cut = self._content(task, documents)
         origins = DocumentTable(content.lengths, content.source, content.row)
-        shard = shard_of(self.context, task)
+        shard = make_shard(job, task, self.context.parts.source_columns()[0])
         files = format_.write(folder, shard, content)
         folder.sync_directory(shard.folder)
         record = ShardRecord(
@@ -265,9 +266,11 @@ def _cut(batches: Iterator[TokenArray], skip: int, count: int) -> Iterator[Token
             yield wanted
 
 
-def shard_of(context: ExportContext, task: ShardTask) -> Shard:
-    """Return the shard as its format needs it."""
-    return make_shard(context.frozen.job, task, context.parts.source_columns()[0])
+def planned_files(job: ExportJob, plan: pa.Table) -> set[str]:
+    """Return the names of the files of all shards of a plan."""
+    format_, no_paths = find_format(job.format), pa.array([], pa.string())
+    tasks = shard_tasks(plan, np.arange(len(plan)))
+    return {name for task in tasks for name in format_.files(make_shard(job, task, no_paths))}
 
 
 def make_shard(job: ExportJob, task: ShardTask, paths: pa.Array) -> Shard:

@@ -92,7 +92,7 @@ class ListedStore:
         summary, content = open_part(folder, unit, self.head)
         if summary.blake3 != _checksums(self.directory, self.version, self.digest)[unit].as_py():
             raise layout.damaged(folder, self.head.part_file(unit), "it is not the part that the manifest describes")
-        check_fits(folder, unit, content, dtype, self.sources)
+        check_fits(folder, summary, content, dtype, self.sources)
         return summary, content
 
     def _selected(self, summary: PartSummary, content: PartContent) -> npt.NDArray[np.bool_] | None:

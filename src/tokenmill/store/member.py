@@ -98,7 +98,7 @@ class Member:
     def open_part(self, unit: int) -> PartContent:
         """Open the part of a unit. Raises CorruptStore if it is not the part that the manifest lists."""
         summary, content = open_part(self.folder, unit, self.head)
-        check_fits(self.folder, unit, content, self.run.job.tokenizer.dtype, self.run.sources)
+        check_fits(self.folder, summary, content, self.run.job.tokenizer.dtype, self.run.sources)
         self._check_listed(summary)
         return content
 

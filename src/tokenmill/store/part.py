@@ -184,14 +184,14 @@ def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> Pa
 
 def publish_part(folder: Folder, summary: PartSummary, content: PartContent) -> None:
     """Publish a part, which commits its unit. Raises AlreadyPublishedError if the part exists."""
-    metadata, name = _metadata(summary), summary.file
+    name = summary.file
     if folder.is_remote:
-        if not folder.publish_if_absent(name, _in_memory(content, metadata)):
+        if not folder.publish_if_absent(name, _in_memory(summary, content)):
             raise AlreadyPublishedError(name)
         return
     # No directory fsync here: a part lost in a power cut is tokenized again. All parts are synced before the manifest.
     with folder.publish(name, durable=False, if_absent=True) as file:
-        write_columns(file, content, metadata)
+        write_columns(file, content, _metadata(summary))
 
 
 def _metadata(summary: PartSummary) -> dict[str, Any]:
@@ -200,20 +200,16 @@ def _metadata(summary: PartSummary) -> dict[str, Any]:
 
 def file_bytes(summary: PartSummary, content: PartContent) -> int:
     """The size of the file of a part."""
-    return _size(content, _metadata(summary))
-
-
-def _size(content: PartContent, metadata: dict[str, Any]) -> int:
     measure = pa.MockOutputStream()
-    write_columns(measure, content, metadata)
+    write_columns(measure, content, _metadata(summary))
     size: int = measure.size()
     return size
 
 
-def _in_memory(content: PartContent, metadata: dict[str, Any]) -> pa.Buffer:
+def _in_memory(summary: PartSummary, content: PartContent) -> pa.Buffer:
     """Encode a part. The size is measured first, because a growing buffer is copied repeatedly."""
-    data = pa.allocate_buffer(_size(content, metadata))
-    write_columns(pa.FixedSizeBufferWriter(data), content, metadata)
+    data = pa.allocate_buffer(file_bytes(summary, content))
+    write_columns(pa.FixedSizeBufferWriter(data), content, _metadata(summary))
     return data
 
 
@@ -290,32 +286,35 @@ def check_part(folder: Folder, unit: int, job: Job | None = None, head: Head = B
 
     The checksums detect corruption, not tampering.
     """
-    summary, content = open_part(folder, unit, head)
+    name = head.part_file(unit)
+    summary, content = open_part_file(folder, unit, name, head)
     actual = checksum(content, summary)
     if actual != summary.blake3:
-        raise corrupt(folder, unit, f"checksum {actual}, expected {summary.blake3}", head)
+        raise corrupt_file(folder, unit, name, f"checksum {actual}, expected {summary.blake3}")
     check_content(folder, summary, content)
     if job is None:
         return summary
     if summary.job != job.digest():
-        raise corrupt(folder, unit, "it belongs to another job", head)
-    _check_type(folder, unit, content, job.tokenizer.dtype)
+        raise corrupt_file(folder, unit, name, "it belongs to another job")
+    _check_type(folder, summary, content, job.tokenizer.dtype)
     largest = int(content.tokens.max(initial=0))
     if largest >= job.tokenizer.vocabulary_size:
-        raise corrupt(folder, unit, f"it holds token {largest}, of {job.tokenizer.vocabulary_size}", head)
+        raise corrupt_file(folder, unit, name, f"it holds token {largest}, of {job.tokenizer.vocabulary_size}")
     return summary
 
 
-def check_fits(folder: Folder, unit: int, content: PartContent, dtype: str, sources: int) -> None:
+def check_fits(folder: Folder, summary: PartSummary, content: PartContent, dtype: str, sources: int) -> None:
     """Refuse a part whose token type is not the store's, or that names an unknown source."""
-    _check_type(folder, unit, content, dtype)
+    _check_type(folder, summary, content, dtype)
     if len(content.source) and int(content.source.max()) >= sources:
-        raise corrupt(folder, unit, f"it names source {content.source.max()}, of {sources}")
+        reason = f"it names source {content.source.max()}, of {sources}"
+        raise corrupt_file(folder, summary.unit, summary.file, reason)
 
 
-def _check_type(folder: Folder, unit: int, content: PartContent, dtype: str) -> None:
+def _check_type(folder: Folder, summary: PartSummary, content: PartContent, dtype: str) -> None:
     if content.tokens.dtype != np.dtype(dtype):
-        raise corrupt(folder, unit, f"its tokens are {content.tokens.dtype}, those of the store {dtype}")
+        reason = f"its tokens are {content.tokens.dtype}, those of the store {dtype}"
+        raise corrupt_file(folder, summary.unit, summary.file, reason)
 
 
 def _schema(token: pa.DataType, *, with_train: bool) -> pa.Schema:
@@ -411,11 +410,6 @@ def summary_of(unit: int, schema: pa.Schema, file_bytes: int) -> PartSummary:
     if not is_ordered:
         raise MalformedDataError("its ranges of erased documents or skipped rows are in no order, or overlap")
     return summary
-
-
-def corrupt(folder: Folder, unit: int, reason: str, head: Head = BASE) -> CorruptStore:
-    """The error for a damaged part."""
-    return corrupt_file(folder, unit, head.part_file(unit), reason)
 
 
 def corrupt_file(folder: Folder, unit: int, name: str, reason: str) -> CorruptStore:
