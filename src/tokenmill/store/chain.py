@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.errors import TRY_AGAIN, CorruptStore, IncompleteStore, StoreError
-from tokenmill.storage import folder_at, read_existing
+from tokenmill.storage import Folder, folder_at, read_existing
 from tokenmill.storage.digest import hash_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables
@@ -35,11 +35,6 @@ from tokenmill.store.layout import (
     part_name,
     remove_manifest,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tokenmill.storage import Folder
 
 DOCUMENTS_SCHEMA = pa.schema(
     [

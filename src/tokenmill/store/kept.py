@@ -5,8 +5,8 @@ The file is published before its part. The summary of the part has the hash of t
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -20,17 +20,13 @@ from tokenmill.errors import CorruptStore, UsageError
 from tokenmill.humanize import did_you_mean
 from tokenmill.sources.plain_values import TEXT, TYPES
 from tokenmill.sources.where import parse_where
+from tokenmill.storage import Folder
 from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 from tokenmill.storage.untrusted.tables import describe, read_parquet
 from tokenmill.store.chain import BASE, Head, reading
 from tokenmill.store.layout import advice
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from tokenmill.storage import Folder
-    from tokenmill.store.part import PartSummary
+from tokenmill.store.part import PartSummary
 
 # The values of a document may take this much on average, however well they are compressed.
 MAX_DOCUMENT_BYTES = 4096

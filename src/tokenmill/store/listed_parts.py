@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,16 +11,13 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore
 from tokenmill.sources import splits_of
-from tokenmill.storage import folder_at
+from tokenmill.storage import Folder, folder_at
 from tokenmill.store import layout, tables
 from tokenmill.store.chain import Head, StoreVersion, head_at
 from tokenmill.store.kept import matching, read_kept
 from tokenmill.store.manifest import read_checksums
 from tokenmill.store.part import PartContent, PartSummary, check_content, check_fits, open_part
 from tokenmill.store.run import require_run
-
-if TYPE_CHECKING:
-    from tokenmill.storage import Folder
 
 # The paths, the identities and the splits of sources.
 SourceColumns = tuple[pa.Array, npt.NDArray[np.uint64], list[str | None]]

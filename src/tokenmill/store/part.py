@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -18,19 +18,15 @@ import pyarrow as pa
 from tokenmill.errors import CorruptStore
 from tokenmill.humanize import Readable
 from tokenmill.sources import documents
-from tokenmill.storage import AlreadyPublishedError
+from tokenmill.storage import AlreadyPublishedError, Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_batch, read_schema
 from tokenmill.store import train_spans
 from tokenmill.store.chain import BASE, Head, reading
-from tokenmill.store.job import STORE_FORMAT
+from tokenmill.store.job import STORE_FORMAT, Job
 from tokenmill.store.layout import advice, part_name
 from tokenmill.store.part_checksum import checksum, fast_checksum, with_checksum
 from tokenmill.store.train_spans import TrainSpans
-
-if TYPE_CHECKING:
-    from tokenmill.storage import Folder
-    from tokenmill.store.job import Job
 
 NULL, MISSING, FILTERED = documents.NULL, documents.MISSING, documents.FILTERED
 DENIED, DUPLICATE, LENGTH = "denied", "duplicate", "length"

@@ -9,21 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, IncompleteStore, StoreError
+from tokenmill.storage import Folder
 from tokenmill.store import heartbeats, layout, tables
 from tokenmill.store.chain import BASE, Head, read_head, remaking_error, unfinished, with_base
 from tokenmill.store.heartbeats import is_failure, last_end, next_step
+from tokenmill.store.job import Run
 from tokenmill.store.manifest import ForeignManifest, read_manifest
 from tokenmill.store.mismatch import is_suspect, read_mismatch
 from tokenmill.store.run import no_store, read_run
-
-if TYPE_CHECKING:
-    from tokenmill.storage import Folder
-    from tokenmill.store.job import Run
 
 
 class State(StrEnum):
