@@ -14,18 +14,19 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
 from tokenmill.errors import CorruptStore
 from tokenmill.humanize import Readable
 from tokenmill.sources import documents
 from tokenmill.storage import AlreadyPublishedError, Folder
+from tokenmill.storage.digest import Hasher
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_batch, read_schema
 from tokenmill.store import train_spans
 from tokenmill.store.chain import BASE, Head, reading
 from tokenmill.store.job import STORE_FORMAT, Job
 from tokenmill.store.layout import advice, part_name
-from tokenmill.store.part_checksum import checksum, fast_checksum, with_checksum
 from tokenmill.store.train_spans import TrainSpans
 
 NULL, MISSING, FILTERED = documents.NULL, documents.MISSING, documents.FILTERED
@@ -169,6 +170,36 @@ class PartContent(Readable):
         tokens[np.repeat(is_erased, np.diff(self.offsets))] = token
         train = None if self.train is None else self.train.emptied(is_erased)
         return replace(self, tokens=tokens, erased=changes, train=train)
+
+
+def _columns(content: PartContent) -> list[memoryview]:
+    columns = [content.tokens, content.offsets, content.source, content.row]
+    if content.train is not None:
+        columns += [content.train.values, content.train.offsets]
+    return [np.ascontiguousarray(column).data.cast("B") for column in columns]
+
+
+def checksum(content: PartContent, summary: PartSummary) -> str:
+    """BLAKE3 of the values of the columns, in order, and the summary in JSON with an empty `blake3`."""
+    digest = Hasher()
+    for column in _columns(content):
+        digest.update(column)
+    digest.update(msgspec.json.encode(msgspec.structs.replace(summary, blake3="")))
+    return digest.hexdigest()
+
+
+def fast_checksum(content: PartContent) -> str:
+    """XXH3 of the values of the columns, in order."""
+    digest = xxhash.xxh3_128()
+    for column in _columns(content):
+        digest.update(column)
+    return digest.hexdigest()
+
+
+def with_checksum(summary: PartSummary, content: PartContent) -> PartSummary:
+    """The summary with both checksums filled in."""
+    summary = msgspec.structs.replace(summary, xxh3=fast_checksum(content))
+    return msgspec.structs.replace(summary, blake3=checksum(content, summary))
 
 
 def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> PartSummary:

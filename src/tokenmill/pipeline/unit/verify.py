@@ -34,7 +34,7 @@ from tokenmill.store.part import (
     check_part,
     open_part,
 )
-from tokenmill.store.part_checksum import TextHash
+from tokenmill.store.text_hash import TextHash
 from tokenmill.tokenizers import document_hash
 from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded
 from tokenmill.tokenizers.framing import framed
