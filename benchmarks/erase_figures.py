@@ -41,8 +41,7 @@ from tokenmill.exports.formats import find_format
 from tokenmill.humanize import parse_size
 from tokenmill.storage import folder_at
 from tokenmill.store.chain import read_head
-from tokenmill.store.part import open_part, publish_part
-from tokenmill.store.part_checksum import with_checksum
+from tokenmill.store.part import open_part, publish_part, with_checksum
 from tokenmill.store.reader import Store
 
 BYTES_PER_TOKEN = 2.2

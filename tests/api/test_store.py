@@ -21,7 +21,7 @@ from tests.support.source_files import source
 from tokenmill.errors import SourceError
 from tokenmill.results import StoreSlice
 from tokenmill.sources.documents import ReadOptions
-from tokenmill.store.source_text import whole_file
+from tokenmill.store.member import whole_file
 
 
 @pytest.fixture(scope="module")

@@ -33,8 +33,7 @@ from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.messages import work_failed
 from tokenmill.executors.outcomes import Cause, Died, ExitReport, Failed, Worker
 from tokenmill.pipeline.unit.messages import run_failed
-from tokenmill.store.heartbeats import EndRecord
-from tokenmill.store.last_end import KILLED, REMOVE_CAUSE, RUN_AGAIN, next_step
+from tokenmill.store.heartbeats import KILLED, REMOVE_CAUSE, RUN_AGAIN, EndRecord, next_step
 from tokenmill.system import machine
 
 TOKENS = ("--tokenizer", SMALL_TIKTOKEN, "--eot", "1199", "--engine", "tiktoken", "--workers", "1")

@@ -26,8 +26,7 @@ from tokenmill.errors import CorruptStore, IncompleteStore, JobChanged, StoreErr
 from tokenmill.exports.formats import FORMATS
 from tokenmill.storage import folder_at
 from tokenmill.store.chain import claimed_documents, read_chain, read_head
-from tokenmill.store.part import ErasedRange, PartContent, PartSummary
-from tokenmill.store.part_checksum import with_checksum
+from tokenmill.store.part import ErasedRange, PartContent, PartSummary, with_checksum
 from tokenmill.store.reader import Store
 
 SECRETS = (3, 17, 18, 41)

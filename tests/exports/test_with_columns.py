@@ -14,7 +14,7 @@ import tokenmill
 from tests.support import command
 from tests.support.corpora import SMALL_TIKTOKEN
 from tokenmill.errors import CorruptStore, JobChanged, UsageError
-from tokenmill.exports import converge_shard, run_columns, sorted_runs
+from tokenmill.exports import converge_shard, sorted_runs
 from tokenmill.exports.formats import parquet
 from tokenmill.exports.formats.protocol import ExportedColumn
 from tokenmill.exports.job import RUNS
@@ -195,7 +195,7 @@ def test_a_damaged_run_is_sorted_again(tmp_path: Path) -> None:
     folder = folder_at(str(tmp_path))
     folder.create(RUNS)
     content = PartContent(np.zeros(3, np.uint16), np.arange(4), np.zeros(3, np.uint32), np.arange(3, dtype=np.uint64))
-    kept = run_columns.encode(table, columns)
+    kept = sorted_runs.encode_columns(table, columns)
     sorted_runs.publish_sorted_run(folder, 0, "0" * 64, content, np.zeros(3, np.int64), 1, kept)
     assert sorted_runs.is_intact(folder, 0, "0" * 64)
     run = sorted_runs.read_range(folder, 0, 0, 1)

@@ -23,8 +23,7 @@ from tokenmill.pipeline.unit.verify import Verify
 from tokenmill.storage import folder_at
 from tokenmill.store.kept import content_hash, publish_kept, read_kept
 from tokenmill.store.layout import kept_name, part_name
-from tokenmill.store.part import SkippedRow, open_part, publish_part
-from tokenmill.store.part_checksum import with_checksum
+from tokenmill.store.part import SkippedRow, open_part, publish_part, with_checksum
 from tokenmill.store.run import require_run
 from tokenmill.store.tables import read_plan, read_sources
 

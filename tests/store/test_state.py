@@ -16,10 +16,23 @@ from tokenmill import errors
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
 from tokenmill.store.mismatch import MismatchRecord, publish_mismatch
-from tokenmill.store.state import ADMITTED, MEANINGS, Operation, State, look
+from tokenmill.store.state import ADMITTED, Operation, State, look
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 DOCUMENTS = 40
+
+MEANINGS = {
+    State.ABSENT: "there is no `run.json`",
+    State.EXPORT: "there is no `run.json`, but the record or the plan of an export",
+    State.DAMAGED: "`run.json` is damaged or of another format, or a record in `changes/` is lost or damaged",
+    State.RESTORED: "documents were erased, and `run.json` or the manifest is lost or damaged",
+    State.CHANGING: "an erasure is claimed and not done",
+    State.UNPLANNED: "the plan or the list of sources is lost or damaged",
+    State.PARTIAL: "there is no manifest",
+    State.SUSPECT: "the fast engine failed an audit, and not every part is confirmed",
+    State.UNLISTED: "the manifest is damaged, or belongs to another run",
+    State.COMPLETE: "none of these",
+}
 
 
 @pytest.fixture(scope="module")

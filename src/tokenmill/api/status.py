@@ -6,12 +6,11 @@ import os
 
 import msgspec
 
-from tokenmill.exports.state import export_states
+from tokenmill.exports.records import export_states
 from tokenmill.humanize import Readable
 from tokenmill.options import StrPath
 from tokenmill.storage import folder_at
-from tokenmill.store.heartbeats import EndRecord
-from tokenmill.store.last_end import next_step
+from tokenmill.store.heartbeats import EndRecord, next_step
 from tokenmill.store.run_state import RunWatcher, manifest_totals
 from tokenmill.store.state import Operation, enter
 from tokenmill.system.arguments import checked

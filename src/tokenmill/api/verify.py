@@ -16,8 +16,7 @@ from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.exports import PRELOAD
 from tokenmill.exports.job import FrozenExport, is_complete, read_frozen
 from tokenmill.exports.records import read_manifest
-from tokenmill.exports.verify import byte_ranges
-from tokenmill.exports.verify_export import check_export, check_exports, compare_stores
+from tokenmill.exports.verify import byte_ranges, check_export, check_exports, compare_stores
 from tokenmill.humanize import Readable, count
 from tokenmill.options import Stores
 from tokenmill.pipeline import worker_modules
@@ -108,8 +107,8 @@ def _verify_stores(
     for member in stores.members:
         folder, run = member.folder, member.run
         limits = resources.limits(BadDocumentPolicy.parse())
-        check_erased = CheckErased(folder.root, member.version, run.erased_token) if member.head.number else None
-        function = Verify(folder.root, run.job, sample, limits, member.version, check_erased)
+        check_erased = CheckErased(folder.root, member.head.version, run.erased_token) if member.head.number else None
+        function = Verify(folder.root, run.job, sample, limits, member.head.version, check_erased)
         checks.problems += record_problems(folder, run)
         checked = check_store(folder, load_existing(folder, run), member.manifest, function, checks)
         compared += checked.compared

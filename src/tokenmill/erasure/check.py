@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.erasure.find import document_xxh3
-from tokenmill.erasure.reconcile import ChangedStore, UnitFiles
+from tokenmill.erasure.reconcile import ChangedStore, unit_files
 from tokenmill.errors import StoreError
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store.chain import StoreVersion, checked_head, claimed_at, erased_rules, head_at, of_unit, read_chain
 from tokenmill.store.job import Run
 from tokenmill.store.manifest import read_manifest
-from tokenmill.store.part import PartContent, corrupt
+from tokenmill.store.part import PartContent, corrupt_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,14 @@ class CheckErased:
         return int(pc.sum(pc.is_in(hashes, documents["xxh3"].combine_chunks())).as_py() or 0)
 
     def _damaged(self, unit: int, reason: str) -> StoreError:
-        return corrupt(folder_at(self.directory), unit, reason, head_at(self.directory, self.version))
+        name = head_at(self.directory, self.version).part_file(unit)
+        return corrupt_file(folder_at(self.directory), unit, name, reason)
 
 
 def record_problems(folder: Folder, run: Run) -> list[str]:
     """What is wrong with the records of the erasures of a store, and which files may hold what was erased."""
     try:
-        files, base = UnitFiles.list(folder, run), read_manifest(folder, run)
+        files, base = unit_files(folder, run), read_manifest(folder, run)
         head = checked_head(folder, base)
         if not head.number:
             return []

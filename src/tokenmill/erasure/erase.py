@@ -9,25 +9,86 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+import msgspec
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 
-from tokenmill.erasure.claim import ErasureRequest, deny_list, publish_claim
 from tokenmill.erasure.find import Found, find
-from tokenmill.erasure.reconcile import UnitFiles, reconcile
+from tokenmill.erasure.reconcile import reconcile, unit_files
 from tokenmill.erasure.select import ONE_SELECTOR, Selector, not_found
 from tokenmill.errors import CORRUPT, TRY_AGAIN, JobChanged, TokenmillError, UsageError
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.pipeline.planning.freeze import FrozenRun, load_existing
 from tokenmill.pipeline.unit.documents import WorkerLimits
-from tokenmill.storage import Folder
+from tokenmill.storage import Folder, publish_new
 from tokenmill.storage.digest import hash_of
-from tokenmill.store.chain import Claim, Head, checked_head, read_claim, table_file
+from tokenmill.store import layout, tables
+from tokenmill.store.chain import FILES_SCHEMA, Change, Claim, Head, checked_head, claim_file, read_claim, table_file
+from tokenmill.store.deny import hashed_list
 from tokenmill.store.job import Run
 from tokenmill.store.manifest import read_manifest
 
 MAX_ROUNDS = 50
 """How often an erasure begins again because other processes change the store."""
+
+
+def publish_claim(  # noqa: PLR0913, PLR0917 - a store, and the request with what was found for it
+    folder: Folder, head: Head, base: pa.Table, selector: Selector, found: Found, request: str, reason: str
+) -> bool:
+    """Claim the next change of a store. Returns False if another process has claimed it.
+
+    The tables that the claim names are published before it.
+    """
+    number, time = head.number + 1, datetime.now(UTC).isoformat(timespec="microseconds")
+    documents, files = found.documents, _files(head, found)
+    contents = {"documents": tables.table_bytes(documents), "files": tables.table_bytes(files)}
+    contents["deny"] = deny_list(selector, head)
+    hashes = {name: hash_of(data) for name, data in contents.items()}
+    folder.create(layout.CHANGES)
+    for name, data in contents.items():
+        with folder.publish(table_file(number, name, hashes[name])) as file:
+            file.write(data)
+    change = Change(
+        request=request,
+        time=time,
+        documents=len(documents),
+        tokens=int(np.sum(documents["tokens"].to_numpy())),
+        documents_hash=hashes["documents"],
+        digest=tables.parts_digest(Head(files=files).manifest(base)),
+    )
+    earlier = [*head.history[:-1], *(msgspec.structs.replace(last, claim=head.claim) for last in head.history[-1:])]
+    claim = Claim(
+        number=number,
+        parent=head.claim or head.identity,
+        identity=head.identity,
+        request=request,
+        reason=reason,
+        time=time,
+        selector=selector.options,
+        selector_hash=hashes["deny"],
+        files_hash=hashes["files"],
+        history=(*earlier, change),
+        quarantined=found.rows,
+        matched_before=found.matched_before,
+        not_found=len(not_found(selector.rules(), found.matched, found.named)),
+        not_compared=found.not_compared,
+    )
+    return publish_new(folder, claim_file(number), layout.json_bytes(claim))
+
+
+def deny_list(selector: Selector, head: Head) -> bytes:
+    """The list of a selector for `prepare --deny`, with hashes whose key is that of the store."""
+    return hashed_list(selector.content, head.identity)
+
+
+def _files(head: Head, found: Found) -> pa.Table:
+    """Every unit that is changed, by this change or an earlier one."""
+    rows = {row["unit"]: row for row in head.files.to_pylist()}
+    for unit in found.units:
+        if unit.file is not None:
+            values = (unit.unit, *unit.file, head.number + 1)
+            rows[unit.unit] = dict(zip(FILES_SCHEMA.names, values, strict=True))
+    return pa.Table.from_pylist([rows[unit] for unit in sorted(rows)], FILES_SCHEMA)
 
 
 @dataclass(slots=True)
@@ -78,27 +139,24 @@ class Erasure:
             if error.exit_code not in {CORRUPT, TRY_AGAIN} or not self._is_repaired(head):
                 raise
             return
-        request = ErasureRequest(self.request, self.reason, datetime.now(UTC).isoformat(timespec="microseconds"))
-        publish_claim(self.folder, head, read_manifest(self.folder, self.run), selector, found, request)
+        base = read_manifest(self.folder, self.run)
+        publish_claim(self.folder, head, base, selector, found, self.request, self.reason)
 
     def _is_repaired(self, head: Head) -> bool:
         """Whether a file that could not be read may be there now: another process went on, or it was made again."""
         now = self.head()
         if (now.version, now.is_done) != (head.version, head.is_done):
             return True
-        before = UnitFiles.list(self.folder, self.run)
+        before = unit_files(self.folder, self.run)
         reconcile(self.folder, self.run, self.fan_out)
-        return UnitFiles.list(self.folder, self.run) != before
+        return unit_files(self.folder, self.run) != before
 
     def _find(self, selector: Selector, head: Head) -> Found:
         frozen: FrozenRun = replace(load_existing(self.folder, self.run), head=head)
-        found = find(self.folder, frozen, selector.rules(), self._tokens(), self.limits, self.fan_out)
+        tokens = read_manifest(self.folder, self.run)["tokens"].to_numpy()
+        found = find(self.folder, frozen, selector.rules(), tokens, self.limits, self.fan_out)
         self.missing = not_found(selector.rules(), found.matched, found.named)
         return found
-
-    def _tokens(self) -> npt.NDArray[np.int64]:
-        tokens: npt.NDArray[np.int64] = read_manifest(self.folder, self.run)["tokens"].to_numpy()
-        return tokens
 
     def _refuse_other(self, claim: Claim, selector: Selector | None, head: Head) -> None:
         """Refuse a request that was made with another selector. A list that was lost is written again."""

@@ -26,8 +26,8 @@ from tokenmill.store.part import (
     check_content,
     open_part_file,
     publish_part,
+    with_checksum,
 )
-from tokenmill.store.part_checksum import with_checksum
 
 Indices = npt.NDArray[np.int64]
 

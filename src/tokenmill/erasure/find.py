@@ -34,6 +34,9 @@ from tokenmill.store.part_ranges import open_ranged
 Sources = npt.NDArray[np.uint32]
 Rows = npt.NDArray[np.uint64]
 
+Matched = dict[str, tuple[set[str], set[str]]]
+"""The values and the hosts of each column that a selector matches."""
+
 
 @dataclass(frozen=True, slots=True)
 class FoundUnit:
@@ -51,7 +54,7 @@ class FoundUnit:
     file: tuple[str, str, int, str] | None
     rows: list[tuple[str, int]]
     named: list[tuple[str, int]]
-    matched: dict[str, tuple[set[str], set[str]]]
+    matched: Matched
     matched_before: int = 0
     missing: NoColumn | None = None
     not_compared: int = 0
@@ -67,7 +70,7 @@ class _BadRows:
     named: list[tuple[str, int]]
     rows: list[tuple[str, int]]
     erased: list[tuple[str, int]]
-    matched: dict[str, tuple[set[str], set[str]]] = field(default_factory=dict)
+    matched: Matched = field(default_factory=dict)
     not_compared: int = 0
 
 
@@ -79,7 +82,7 @@ class Found:
     """What a selector matches in a store, collected from all units in order."""
 
     units: list[FoundUnit] = field(default_factory=list)
-    matched: dict[str, tuple[set[str], set[str]]] = field(default_factory=dict)
+    matched: Matched = field(default_factory=dict)
     named: list[tuple[str, int]] = field(default_factory=list)
     matched_before: int = 0
     not_compared: int = 0
@@ -98,15 +101,19 @@ class Found:
 
     def add(self, unit: FoundUnit) -> None:
         """Add what one unit has."""
-        for column, (values, hosts) in unit.matched.items():
-            known = self.matched.setdefault(column, (set(), set()))
-            known[0].update(values)
-            known[1].update(hosts)
+        _add_matched(self.matched, unit.matched)
         self.named += unit.named
         self.matched_before += unit.matched_before
         self.not_compared += unit.not_compared
         if unit.file is not None:
             self.units.append(unit)
+
+
+def _add_matched(matched: Matched, more: Matched) -> None:
+    for column, (values, hosts) in more.items():
+        known = matched.setdefault(column, (set(), set()))
+        known[0].update(values)
+        known[1].update(hosts)
 
 
 def find(  # noqa: PLR0913, PLR0917 - a store, what is looked for, and what looks for it
@@ -164,7 +171,7 @@ class FindDocuments:
         Position("read").mark()
         summary, source, row = _origins(folder, task.unit, self._head)
         is_named = self._rows(task, source, row)
-        matched: dict[str, tuple[set[str], set[str]]] = {}
+        matched: Matched = {}
         missing = None
         if self.selector.columns:
             values, missing = self._columns(folder, task, summary, (source, row))
@@ -172,9 +179,7 @@ class FindDocuments:
             matched = self.selector.matched(values)
         named = _paths(task, source[is_named], row[is_named])
         bad = self._quarantined(folder, task, summary) if summary.quarantined_rows else _NO_BAD_ROWS
-        for name, (more_values, more_hosts) in bad.matched.items():
-            matched[name][0].update(more_values)
-            matched[name][1].update(more_hosts)
+        _add_matched(matched, bad.matched)
         before = erased_changes(summary)
         is_new = is_named if before is None else is_named & (before == 0)
         documents, file = DOCUMENTS_SCHEMA.empty_table(), None
@@ -256,22 +261,23 @@ class FindDocuments:
         )
         is_named = self._rows(task, source, row)
         names = self.selector.columns
-        if not names or not origins:
-            named = _paths(task, source[is_named], row[is_named])
-            return _BadRows(named, [one for one in named if one not in set(erased)], erased)
+        matched: Matched = {}
         not_compared = 0
-        try:
-            values = unit_columns(task, names, source, row, self.limits.read_options(self.job)).values
-        except SourceError:
-            if not set(names) <= set(self.job.kept_columns):
-                raise
-            texts = [entries[path, number] for _, number, path in origins]
-            values, is_known = _text_columns(texts, names)
-            not_compared = sum(not known and bool(e.text or e.base64) for known, e in zip(is_known, texts, strict=True))
-        is_named |= self.selector.matches(values)
+        if names and origins:
+            try:
+                values = unit_columns(task, names, source, row, self.limits.read_options(self.job)).values
+            except SourceError:
+                if not set(names) <= set(self.job.kept_columns):
+                    raise
+                texts = [entries[path, number] for _, number, path in origins]
+                values, is_known = _text_columns(texts, names)
+                pairs = zip(is_known, texts, strict=True)
+                not_compared = sum(not known and bool(text.text or text.base64) for known, text in pairs)
+            is_named |= self.selector.matches(values)
+            matched = self.selector.matched(values)
         named = _paths(task, source[is_named], row[is_named])
         rows = [one for one in named if one not in set(erased)]
-        return _BadRows(named, rows, erased, self.selector.matched(values), not_compared)
+        return _BadRows(named, rows, erased, matched, not_compared)
 
 
 def document_xxh3(tokens: TokenArray) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,9 @@ from tokenmill.store.manifest import read_manifest
 MAX_ROUNDS = 20
 """How often files are listed again because another process changes them."""
 
+UnitFiles = dict[int, list[str]]
+"""The names of the files of each unit."""
+
 _NUMBERED = re.compile(r"([0-9]{8,18})[-.].*")
 
 
@@ -35,7 +38,7 @@ def reconcile(folder: Folder, run: Run, fan_out: FanOut) -> Head:
     Raises CorruptStore if a file is lost and no earlier one of its unit is there.
     """
     base = read_manifest(folder, run)
-    files = UnitFiles.list(folder, run)
+    files = unit_files(folder, run)
     for _ in range(MAX_ROUNDS):
         head = checked_head(folder, base)
         if not head.number:
@@ -45,7 +48,7 @@ def reconcile(folder: Folder, run: Run, fan_out: FanOut) -> Head:
         if not lost:
             store.finish()
             return head
-        before, files = files, UnitFiles.list(folder, run)
+        before, files = files, unit_files(folder, run)
         now = checked_head(folder, base)
         if files == before and (now.version, now.is_done) == (head.version, head.is_done):
             more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
@@ -53,24 +56,17 @@ def reconcile(folder: Folder, run: Run, fan_out: FanOut) -> Head:
     raise StoreError(f"another process changes {folder.root}", "Run the same command again.", exit_code=TRY_AGAIN)
 
 
-@dataclass(frozen=True)
-class UnitFiles:
-    """The names of all parts, kept columns and rows in quarantine, by unit."""
-
-    names: dict[int, list[str]] = field(default_factory=dict)
-
-    @classmethod
-    def list(cls, folder: Folder, run: Run) -> UnitFiles:
-        """List them."""
-        files = cls()
-        for directory in (PARTS, KEPT, QUARANTINE):
-            for names in layout.numbered_names(folder, directory, run.units):
-                for name in names:
-                    if (match := _NUMBERED.fullmatch(name)) is not None:
-                        files.names.setdefault(int(match[1]), []).append(f"{directory}/{name}")
-        for listed in files.names.values():
-            listed.sort()
-        return files
+def unit_files(folder: Folder, run: Run) -> UnitFiles:
+    """List all parts, kept columns and rows in quarantine."""
+    files: UnitFiles = {}
+    for directory in (PARTS, KEPT, QUARANTINE):
+        for names in layout.numbered_names(folder, directory, run.units):
+            for name in names:
+                if (match := _NUMBERED.fullmatch(name)) is not None:
+                    files.setdefault(int(match[1]), []).append(f"{directory}/{name}")
+    for listed in files.values():
+        listed.sort()
+    return files
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +90,12 @@ class ChangedStore:
 
     def leftovers(self) -> list[str]:
         """The files of changed units that the head does not name. They may hold what was erased."""
-        wanted, names = self._wanted(), self.files.names
-        files = [name for unit, live in wanted for name in names.get(unit, ()) if name not in live]
+        files = [name for unit, live in self._wanted() for name in self.files.get(unit, ()) if name not in live]
         return files + quarantine.other_lists(self.folder, self.head)
 
     def make_lost(self, claims: Iterable[Claim], fan_out: FanOut) -> list[str]:
         """Make the files of the head that are not there. Returns those that cannot be made."""
-        lost = {unit for unit, names in self._wanted() if not set(names) <= set(self.files.names.get(unit, ()))}
+        lost = {unit for unit, names in self._wanted() if not set(names) <= set(self.files.get(unit, ()))}
         tokens, failed = self.base["tokens"].to_numpy(), list[str]()
         if lost:
             fan_out.begin("erase", int(tokens[list(lost)].sum()))
@@ -125,7 +120,7 @@ class ChangedStore:
                 changes[own["document"].to_numpy()] = own["change"].to_numpy()
                 erased = Erased(changes, frozenset(rows.get(unit, ())), self.run.erased_token)
                 kept = hashes[unit]["kept"]
-                yield LostFiles(unit, erased, hashes[unit]["hash"], kept, names, self.files.names.get(unit, []))
+                yield LostFiles(unit, erased, hashes[unit]["hash"], kept, names, self.files.get(unit, []))
 
     def finish(self) -> None:
         """Remove what the head does not name, and record that the change is done."""

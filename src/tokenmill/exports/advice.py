@@ -14,8 +14,7 @@ from tokenmill.exports.formats.protocol import ShardRecord
 from tokenmill.exports.job import ExportJob
 from tokenmill.exports.write_shard import split_folder
 from tokenmill.storage import Folder
-from tokenmill.store.held_out import split_name
-from tokenmill.store.val_advice import TINY_VAL_TOKENS, VAL_FRACTIONS
+from tokenmill.store.held_out import TINY_VAL_TOKENS, VAL_FRACTIONS, split_name
 
 Splits = Mapping[str, Sequence[ShardRecord]]
 

@@ -146,9 +146,9 @@ def _olmo(exports: Sequence[_Exported]) -> str:
 
 def _nanotron(exports: Sequence[_Exported]) -> str:
     """The `dataset` of a data stage in nanotron's YAML."""
-    folders = "".join(f"  - {json.dumps(one.folder)}\n" for one in exports)
-    weights = "".join(f"  - {one.weight}\n" for one in exports)
-    return f"dataset:\n  dataset_folder:\n{_indent(folders)}  dataset_weights:\n{_indent(weights)}"
+    folders = "".join(f"    - {json.dumps(one.folder)}\n" for one in exports)
+    weights = "".join(f"    - {one.weight}\n" for one in exports)
+    return f"dataset:\n  dataset_folder:\n{folders}  dataset_weights:\n{weights}"
 
 
 def _mds(exports: Sequence[_Exported]) -> str:
@@ -174,10 +174,6 @@ def _energon(exports: Sequence[_Exported]) -> str:
     blend = "".join(f"      - path: {json.dumps(one.folder)}\n        weight: {one.weight}\n" for one in exports)
     head = "__module__: megatron.energon\n__class__: MetadatasetV2\n"
     return f"{head}splits:\n  train:\n    blend:\n{blend}"
-
-
-def _indent(text: str) -> str:
-    return "".join(f"  {line}\n" for line in text.splitlines())
 
 
 # The format of the exports, and the writer, by the name of the trainer.

@@ -19,13 +19,11 @@ from tokenmill.executors.checks import Checks
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.exports import job as names
 from tokenmill.exports import records, shards
-from tokenmill.exports.converge_shard import ConvergeShards, Files
-from tokenmill.exports.erased_documents import ErasedDocuments
+from tokenmill.exports.converge_shard import ConvergeShards, ErasedDocuments, Files
 from tokenmill.exports.file_checks import damaged
-from tokenmill.exports.formats import find_format
 from tokenmill.exports.job import FrozenExport
 from tokenmill.exports.shards import ShardTask
-from tokenmill.exports.write_shard import make_shard, split_folder
+from tokenmill.exports.write_shard import planned_files, split_folder
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store.chain import Head, StoreVersion, read_head, require_version
 from tokenmill.store.layout import restart_advice
@@ -161,7 +159,5 @@ def _remove_leftovers(export: Folder, frozen: FrozenExport, plan: pa.Table) -> N
         export.remove_temporaries(name)
     export.remove(names.RUNS)
     if job.shard_tokens is None:
-        format_, paths = find_format(job.format), pa.array([], pa.string())
-        tasks = shards.tasks(plan, np.arange(len(plan)))
-        for name in {name for task in tasks for name in format_.files(make_shard(job, task, paths))}:
+        for name in planned_files(job, plan):
             export.regions.discard(name)

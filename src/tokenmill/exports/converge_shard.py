@@ -1,4 +1,7 @@
-"""Make the files of shards agree with their manifest, and say which files they have after an erasure. In a worker."""
+"""Make the files of shards agree with their manifest, and say which files they have after an erasure. In a worker.
+
+`ErasedDocuments` says which documents were erased from the stores, and which shards may hold them.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,85 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore
 from tokenmill.exports import records
 from tokenmill.exports.documents import DocumentTable
-from tokenmill.exports.erased_documents import ErasedDocuments
 from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.formats import find_format
 from tokenmill.exports.formats.protocol import Content, Format, Shard, ShardData, WrittenFile
-from tokenmill.exports.job import ExportJob
+from tokenmill.exports.job import ExportJob, FrozenExport
 from tokenmill.exports.kept_columns import conform
+from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.shards import Counts, ShardTask
 from tokenmill.exports.write_shard import make_shard
 from tokenmill.storage import Folder, folder_at
 from tokenmill.storage.checksum import xxh3_of
 from tokenmill.store import tables
+from tokenmill.store.chain import StoreVersion, claimed_documents, read_head
 from tokenmill.store.kept import nulled
 from tokenmill.store.run import require_run
+
+_PAIR = np.dtype([("source", "<u4"), ("row", "<u8")])
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedDocuments:
+    """The documents that were erased from the stores of an export until some versions. It names them for workers.
+
+    `directories` and `versions` are those of the stores, `first_sources` and `first_parts` the numbers of their first
+    source and part in the export.
+    """
+
+    directories: tuple[str, ...]
+    versions: tuple[StoreVersion, ...]
+    first_sources: tuple[int, ...]
+    first_parts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, frozen: FrozenExport, directories: list[str], versions: tuple[StoreVersion, ...]) -> ErasedDocuments:
+        """The documents that were erased from the stores, which are in these directories."""
+        sources, parts = (
+            tuple(np.cumsum([0, *(getattr(store, name) for store in frozen.stores)])[:-1].tolist())
+            for name in ("sources", "parts")
+        )
+        return cls(tuple(directories), versions, sources, parts)
+
+    def among(self, documents: DocumentTable) -> Counts:
+        """The indices of erased documents in a table."""
+        erased, _ = _erased_pairs(self)
+        near = np.flatnonzero(np.isin(documents.source, erased["source"]) & np.isin(documents.row, erased["row"]))
+        found = np.empty(len(near), _PAIR)
+        found["source"], found["row"] = documents.source[near], documents.row[near]
+        indices: Counts = near[np.isin(found, erased)]
+        return indices
+
+    def blocks(self, frozen: FrozenExport) -> Counts:
+        """The blocks of the export that hold erased documents, in order: parts, or ranges of keys of a shuffle."""
+        erased, parts = _erased_pairs(self)
+        if frozen.job.shuffle is None:
+            return np.unique(parts)
+        order = SplitAndShuffle.of(frozen.job, np.empty(0, np.uint64), [])
+        keys = order.keys(np.ascontiguousarray(erased["source"]), np.ascontiguousarray(erased["row"]))
+        return np.unique((keys >> np.uint64(65 - frozen.bins.bit_length())).astype(np.int64))
+
+
+@functools.lru_cache(maxsize=2)
+def _erased_pairs(documents: ErasedDocuments) -> tuple[npt.NDArray[np.void], Counts]:
+    """The source and the row of each erased document, and its part, by the numbers of the export."""
+    pairs, parts = [np.empty(0, _PAIR)], [np.empty(0, np.int64)]
+    stores = zip(documents.directories, documents.versions, documents.first_sources, documents.first_parts, strict=True)
+    for directory, version, first_source, first_part in stores:
+        folder = folder_at(directory)
+        table = claimed_documents(folder, read_head(folder, number=version.number))
+        pair = np.empty(len(table), _PAIR)
+        pair["source"], pair["row"] = table["source"].to_numpy() + np.uint32(first_source), table["row"].to_numpy()
+        pairs.append(pair)
+        parts.append(table["unit"].to_numpy() + first_part)
+    return np.concatenate(pairs), np.concatenate(parts)
+
 
 COPY_BYTES = 8 << 20
 """The bytes that are copied at once where an object has to be written again."""
@@ -60,21 +124,20 @@ class ConvergeShards:
 
     def _converge(self, task: ShardTask, files: Files) -> Files | None:
         folder = folder_at(self.out)
-        documents = records.read_origins(folder, task.shard)
+        record, documents = records.read_whole(folder, task.shard)
         indices = self.wanted.among(documents)
         if not len(indices):
             return None
         format_ = find_format(self.job.format)
         shard = make_shard(self.job, task, source_paths(self.wanted.directories))
-        cut = records.read(folder, task.shard).cut
         data = _read(folder, shard, task, self.job)
         if not _is_as_written(folder, shard, files):
-            before = self._erased(data, documents, self.recorded.among(documents), cut)
+            before = self._erased(data, documents, self.recorded.among(documents), record.cut)
             if _write(ChecksumFolder(folder), format_, shard, before, documents) != files:
                 raise damaged(folder, files[0].name, "it is not as it was written")
             if not self.check:
                 _replace(folder, format_, shard, before, documents)
-        after = self._erased(data, documents, indices, cut)
+        after = self._erased(data, documents, indices, record.cut)
         columns = [] if data.columns is None else data.columns.take(pa.array(indices)).columns
         if np.array_equal(data.tokens, after.tokens) and all(one.null_count == len(one) for one in columns):
             return files

@@ -48,6 +48,15 @@ class DocumentTable:
         """Return documents [start, stop)."""
         return DocumentTable(self.lengths[start:stop], self.source[start:stop], self.row[start:stop])
 
+    def take(self, indices: npt.NDArray[np.int64]) -> DocumentTable:
+        """Return the documents with these indices, in their order."""
+        return DocumentTable(self.lengths[indices], self.source[indices], self.row[indices])
+
+    @classmethod
+    def of_part(cls, content: PartContent) -> DocumentTable:
+        """Return the documents of a part."""
+        return cls(np.diff(content.offsets), content.source, content.row)
+
     @classmethod
     def concatenate(cls, tables: Sequence[DocumentTable]) -> DocumentTable:
         """Return the documents of all tables, in order."""
@@ -119,11 +128,9 @@ class PartDocuments:
         tables = []
         opening = functools.partial(self._open, check_content=self.check_lengths)
         for content, kept in prefetch_map(self.store, opening, self.parts):
-            origins = DocumentTable(np.diff(content.offsets), content.source, content.row)
-            if kept is not None:
-                origins = DocumentTable(origins.lengths[kept], origins.source[kept], origins.row[kept])
-            tables.append(origins)
-            self._counts.append(len(origins.lengths))
+            origins = DocumentTable.of_part(content)
+            tables.append(origins if kept is None else origins.take(kept))
+            self._counts.append(len(tables[-1].lengths))
         self.origins = DocumentTable.concatenate(tables)
 
     def batches(self, start: int, stop: int, batch_bytes: int) -> Iterator[TokenArray]:
@@ -203,9 +210,7 @@ class SortedRunDocuments:
                 "Remove the export's directory and export again.",
             )
         permutation = np.argsort(self.order.keys(origins.source, origins.row), kind="stable")
-        self.origins = DocumentTable(
-            origins.lengths[permutation], origins.source[permutation], origins.row[permutation]
-        )
+        self.origins = origins.take(permutation)
         counts = [len(table.lengths) for table in tables]
         self._run = np.repeat(np.arange(len(counts)), counts)[permutation]
         self._index = np.concatenate([np.arange(count) for count in [*counts, 0]])[permutation]

@@ -25,9 +25,9 @@ from tokenmill.exports.result import ExportResult, by_split, exported_split
 from tokenmill.exports.shards import Counts, ShardTask
 from tokenmill.exports.sort_documents import Ordering, chunks
 from tokenmill.exports.verify import ByteRange, IsAsWritten, unlisted
-from tokenmill.exports.write_shard import ExportContext, ReadRecords, WriteShard, shard_of, split_folder
+from tokenmill.exports.write_shard import ExportContext, ReadRecords, WriteShard, planned_files, split_folder
 from tokenmill.storage import Folder, folder_at, prefetch_map
-from tokenmill.store.val_advice import MAX_DOCUMENTS, MAX_PARTS, val_advice
+from tokenmill.store.held_out import MAX_DOCUMENTS, MAX_PARTS, val_advice
 from tokenmill.tokenizers import document_hash
 
 # Files whose existence is checked at the same time on remote storage.
@@ -145,7 +145,9 @@ class Exporter:
         if self.folder.exists(names.PLAN):
             count = len(self.manifest) if self.job.shuffle is None else self.context.frozen.bins
             plan = shards.read_plan(self.folder, digest, expected, count)
-            self._refuse_incomplete(plan, expected)
+            planned = int((plan["stop"].to_numpy() - plan["start"].to_numpy()).sum())
+            if planned + sum(shards.skipped_tokens(plan).values()) != expected:
+                raise damaged(self.folder, names.PLAN, "its shards do not have all tokens of the store")
             self._refuse_other_files(plan, begun=True)
             return plan
         blocks = ordering.blocks()
@@ -165,12 +167,6 @@ class Exporter:
         shards.publish_plan(self.folder, plan, digest)
         return plan
 
-    def _refuse_incomplete(self, plan: pa.Table, expected: int) -> None:
-        """Raise if the shards, and what `--tail drop` leaves out, are not all tokens of the store."""
-        planned = int((plan["stop"].to_numpy() - plan["start"].to_numpy()).sum())
-        if planned + sum(shards.skipped_tokens(plan).values()) != expected:
-            raise damaged(self.folder, names.PLAN, "its shards do not have all tokens of the store")
-
     def _store_tokens(self) -> int:
         selection = self.job.selection
         return int(self.manifest["tokens"].to_numpy().sum()) if selection is None else selection.tokens
@@ -189,8 +185,7 @@ class Exporter:
 
     def _refuse_other_files(self, plan: pa.Table, *, begun: bool) -> None:
         """Raise for a file with a shard's kind of name that the plan does not list, or that predates the export."""
-        tasks = shards.tasks(plan, np.arange(len(plan)))
-        planned = {name for task in tasks for name in self.format.files(shard_of(self.context, task))}
+        planned = planned_files(self.job, plan)
         for name in unlisted(self.folder, planned) + ([] if begun else sorted(filter(self.folder.exists, planned))):
             raise UsageError(
                 f"{self.folder.path(name)} is there, and not from this export", "Remove it, or choose another --out."
@@ -220,19 +215,18 @@ class Exporter:
 
     def _intact(self, plan: pa.Table, committed: list[ShardRecord]) -> list[ShardRecord]:
         """Return the shards whose files are as written. The records of the others are discarded, with a notice."""
-        if self.job.shard_tokens is None:  # each shard is a byte range of the file of its split
-            token_bytes = np.dtype(self.job.dtype).itemsize
-            starts, sizes = ((plan[name].to_numpy() * token_bytes).tolist() for name in ("position", "file_tokens"))
-            files = {
-                record.shard: tuple(
-                    _byte_range(file, starts[record.shard], sizes[record.shard]) for file in record.files
-                )
-                for record in committed
-            }
-        else:
-            files = {
-                record.shard: tuple(_byte_range(file, 0, file.bytes) for file in record.files) for record in committed
-            }
+        token_bytes = np.dtype(self.job.dtype).itemsize
+        starts, sizes = ((plan[name].to_numpy() * token_bytes).tolist() for name in ("position", "file_tokens"))
+        is_region = self.job.shard_tokens is None  # each shard is a byte range of the file of its split
+        files = {
+            record.shard: tuple(
+                _byte_range(file, starts[record.shard], sizes[record.shard])
+                if is_region
+                else _byte_range(file, 0, file.bytes)
+                for file in record.files
+            )
+            for record in committed
+        }
         as_written, digest = self._as_written(files), self.job.digest()
         intact = []
         for record, task in zip(committed, shards.tasks(plan, np.array([r.shard for r in committed])), strict=True):
@@ -261,7 +255,11 @@ class Exporter:
         intact = {number for number, is_right in there if is_right}
         if self.folder.is_remote:
             return intact
-        items = [(number, tuple(map(self._as_it_is_now, files[number]))) for number in sorted(intact)]
+        there_now = self.folder.regions.file  # a file may not be finalized yet
+        items = [
+            (number, tuple(msgspec.structs.replace(file, name=there_now(file.name)) for file in files[number]))
+            for number in sorted(intact)
+        ]
         token_bytes = np.dtype(self.job.dtype).itemsize
         self.fan_out.begin("compare", sum(file.bytes for _, ranges in items for file in ranges) // token_bytes)
         for done in self.fan_out.run(IsAsWritten(self.folder.root), items, lambda item: item[1][0].name):
@@ -269,10 +267,6 @@ class Exporter:
             if not done.value:
                 intact.discard(done.item[0])
         return intact
-
-    def _as_it_is_now(self, file: ByteRange) -> ByteRange:
-        """The byte range in the file that holds it now, which may not be finalized yet."""
-        return msgspec.structs.replace(file, name=self.folder.regions.file(file.name))
 
     def _note(self, notice: str) -> None:
         if notice not in self.notices:

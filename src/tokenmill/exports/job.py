@@ -12,6 +12,7 @@ import msgspec
 from tokenmill.errors import CorruptStore, JobChanged, StoreError, UsageError
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.formats.protocol import ExportedColumn
+from tokenmill.humanize import parse_fraction
 from tokenmill.options import EndTokenPosition, Tail
 from tokenmill.storage import Folder, folder_at, publish_new
 from tokenmill.storage.digest import differences, digest_of, hash_of
@@ -287,11 +288,8 @@ def _check(frozen: FrozenExport) -> None:
 
 
 def _check_fraction(val: str) -> None:
-    try:
-        is_fraction = re.fullmatch(r"[0-9.e-]{1,30}", val) is not None and 0 < float(val) < 1
-    except ValueError:
-        is_fraction = False
-    if not is_fraction:
+    fraction = parse_fraction(val)
+    if fraction is None or repr(fraction) != val or not 0 < fraction < 1:
         raise MalformedDataError(f"invalid val {val[:30]!r}")
 
 

@@ -6,13 +6,10 @@ outside of the store is followed only if its own record names this store, or the
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import msgspec
 import numpy as np
 
 from tokenmill.errors import TRY_AGAIN, CorruptStore, RunFailed, SourceError, StorageError, StoreError, UsageError
-from tokenmill.executors.checks import Checks
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.exports import shards
 from tokenmill.exports.converge import converge
@@ -133,17 +130,17 @@ def reach_export(
     With `is_named`, a person has named the export: it may have recorded another address of the store.
     """
     try:
-        return ReachedExport(directory, converge_known(directory, store, identity, fan_out, is_named=is_named))
+        export = folder_at(directory)
+        frozen = _require_reachable(export, store, identity, is_named=is_named)
+        with export.locks.exclusive(LOCK):
+            return ReachedExport(directory, converge(export, frozen, fan_out))
     except (StoreError, StorageError, SourceError, RunFailed, UsageError) as error:
         reason = error.details[0].strip() if isinstance(error, RunFailed) and error.details else error.headline
         return ReachedExport(directory, problem=reason, again=error.exit_code == TRY_AGAIN)
 
 
-def converge_known(
-    directory: str, store: Folder, identity: str, runner: FanOut | Checks, *, is_named: bool = False
-) -> int:
-    """Converge an export that a store knows of. Returns its shards with erased documents."""
-    export = folder_at(directory)
+def _require_reachable(export: Folder, store: Folder, identity: str, *, is_named: bool) -> FrozenExport:
+    """Read a complete export that names this store."""
     frozen = read_frozen(export)
     if frozen is None:
         raise StoreError("there is no export in it any more")
@@ -156,8 +153,7 @@ def converge_known(
         raise StoreError(
             "it is not complete: finish it with the same `tokenmill export`, or remove it", exit_code=TRY_AGAIN
         )
-    with nullcontext() if isinstance(runner, Checks) else export.locks.exclusive(LOCK):
-        return converge(export, frozen, runner)
+    return frozen
 
 
 def require_address(export: Folder, frozen: FrozenExport, store: Folder, identity: str) -> None:

@@ -247,6 +247,7 @@ class Locator:
         """Return tokens [start, stop) of a document. `asked` is the first token and the count in the query."""
         read, member = self._store.document(document), self._store.collection.of_document(document)
         name, number = read.position
+        has_columns = bool(self._store.collection.kept_columns)
         return LocatedDocument(
             token=asked[0],
             tokens=asked[1],
@@ -260,7 +261,7 @@ class Locator:
             byte=number if name == "byte" else None,
             around=self._around(read.tokens, start, stop),
             store=member.directory,
-            columns=_kept(self._store, document),
+            columns=self._store.columns(start=document, stop=document + 1).to_pylist()[0] if has_columns else {},
             erased=read.erased,
         )
 
@@ -281,14 +282,6 @@ class Locator:
 
     def _bytes(self, tokens: TokenArray) -> bytes:
         return b"".join(map(self._token_bytes, tokens.tolist()))
-
-
-def _kept(store: Store, document: int) -> dict[str, str | int | float | bool | None]:
-    """The kept columns of a document."""
-    if not store.collection.kept_columns:
-        return {}
-    values: dict[str, str | int | float | bool | None] = store.columns(start=document, stop=document + 1).to_pylist()[0]
-    return values
 
 
 def _text(data: bytes) -> str:

@@ -21,10 +21,12 @@ from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.exports.documents import DocumentTable
 from tokenmill.exports.file_checks import EXPORT_AGAIN, damaged, publish_checked, read_checked
 from tokenmill.exports.formats.protocol import ShardRecord, WrittenFile
-from tokenmill.exports.job import MANIFESTS, RECORDS, manifest_file, manifest_numbers
-from tokenmill.storage import AlreadyPublishedError, Folder
+from tokenmill.exports.job import MANIFESTS, PLAN, RECORDS, exports_in, is_complete, manifest_file, manifest_numbers
+from tokenmill.exports.shards import SCHEMA as PLAN_SCHEMA
+from tokenmill.storage import AlreadyPublishedError, Folder, folder_at
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_batch, read_schema
+from tokenmill.store import tables
 from tokenmill.store.chain import StoreVersion
 from tokenmill.store.layout import numbered_files
 
@@ -197,6 +199,11 @@ def _check(shard: int, record: ShardRecord) -> None:
 
 def read_origins(folder: Folder, shard: int) -> DocumentTable:
     """Read the length and origin of each document, or part of one, in a shard."""
+    return read_whole(folder, shard)[1]
+
+
+def read_whole(folder: Folder, shard: int) -> tuple[ShardRecord, DocumentTable]:
+    """Read the counts and checksums of a shard, and the length and origin of each document, or part of one."""
     try:
         schema, batch = read_batch(_buffer(folder, shard), SCHEMA)
         record = _record(shard, schema)
@@ -207,7 +214,7 @@ def read_origins(folder: Folder, shard: int) -> DocumentTable:
         raise corrupt(folder, shard, "its documents are not those that its checksum was taken of")
     if bool((origins.lengths < 0).any()):
         raise corrupt(folder, shard, "a document has less than no tokens")
-    return origins
+    return record, origins
 
 
 def documents_xxh3(origins: DocumentTable) -> str:
@@ -235,3 +242,17 @@ def corrupt(folder: Folder, shard: int, reason: str) -> CorruptStore:
         f"found        {reason}",
         "Delete the file and export again: only this shard is written again.",
     )
+
+
+def export_states(store: Folder) -> dict[str, str]:
+    """Return the state of each export in the directory of a store, by format."""
+    return {name: _state(folder_at(store.path(name))) for name in exports_in(store)}
+
+
+def _state(export: Folder) -> str:
+    if is_complete(export):
+        return "complete"
+    if not export.exists(PLAN):
+        return "not planned yet"
+    shards = len(tables.read_table(export, PLAN, schema=PLAN_SCHEMA))
+    return f"{committed(export, shards).sum():,} of {shards:,} shards"

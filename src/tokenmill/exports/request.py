@@ -15,12 +15,11 @@ from tokenmill.exports import shards
 from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.formats.protocol import ExportedColumn, FormatSpec
 from tokenmill.exports.job import FIRST_SHARD, ExportJob, Selection, stores_digest
-from tokenmill.exports.parse_val import parse_val
 from tokenmill.humanize import parse_size
 from tokenmill.options import EndTokenPosition, ExportOptions, Tail
 from tokenmill.sources import splits_of
 from tokenmill.store.collection import Collection, trial_notes
-from tokenmill.store.held_out import require_split, split_name
+from tokenmill.store.held_out import parse_held_out, require_split, split_name
 from tokenmill.system.arguments import column_names
 from tokenmill.tokenizers.spec import TokenizerSpec
 
@@ -279,3 +278,14 @@ def _with_columns(spec: FormatSpec, tokens: str | None, names: tuple[str, ...]) 
                 *(["Give the column of the tokens another name with --columns NAME."] if name == taken[0] else []),
             )
     return names
+
+
+def parse_val(given: str | float | None, default: str | None) -> str | None:
+    """The `val` of the job: a fraction as its shortest text, `split:NAME`, `first-shard`, or None.
+
+    None means that all documents are for training. `default` is the format's own, for an option that is not given.
+    """
+    val = str(given) if given is not None else default
+    if val is None or val == FIRST_SHARD:
+        return val
+    return parse_held_out(val, others=f"{FIRST_SHARD}, ")

@@ -47,9 +47,9 @@ class Blocks:
         """Return the token at which each block of a stream ends."""
         return np.cumsum(self.tokens[stream])
 
-    def totals(self, stream: int) -> tuple[int, int]:
-        """Return the documents and tokens of a stream."""
-        return int(self.documents[stream].sum()), int(self.tokens[stream].sum())
+    def total(self, stream: int) -> int:
+        """Return the tokens of a stream."""
+        return int(self.tokens[stream].sum())
 
     def slice(self, start: int, stop: int) -> Blocks:
         """Return blocks [start, stop)."""
@@ -83,23 +83,9 @@ class ShardTask(msgspec.Struct, frozen=True):
         return self.stop - self.start
 
 
-SCHEMA = pa.schema(
-    [
-        ("shard", pa.int64()),
-        ("split", pa.string()),
-        ("stream", pa.int64()),
-        ("number", pa.int64()),
-        ("count", pa.int64()),
-        ("start", pa.int64()),
-        ("stop", pa.int64()),
-        ("final", pa.bool_()),
-        ("first_block", pa.int64()),
-        ("last_block", pa.int64()),
-        ("before", pa.int64()),
-        ("position", pa.int64()),
-        ("file_tokens", pa.int64()),
-    ]
-)
+_COLUMN_TYPES = {int: pa.int64(), bool: pa.bool_(), Split: pa.string()}
+
+SCHEMA = pa.schema([(field.name, _COLUMN_TYPES[field.type]) for field in msgspec.structs.fields(ShardTask)])
 
 # Moves positions of a stream to the next starts of documents.
 ToEdges = Callable[[int, Counts], Counts]
@@ -209,13 +195,13 @@ def _ranges(job: ExportJob, blocks: Blocks, *, with_first_shard: bool) -> Iterat
 
     Without `with_first_shard`, an earlier store has the first shard.
     """
-    _, total = blocks.totals(TRAIN)
+    total = blocks.total(TRAIN)
     if job.val == FIRST_SHARD and job.val_tokens is not None and total and with_first_shard:
         yield "val", TRAIN, 0, job.val_tokens
         yield "train", TRAIN, job.val_tokens, total
         return
-    if job.holds_out and blocks.totals(VAL)[1]:
-        yield "val", VAL, 0, blocks.totals(VAL)[1]
+    if job.holds_out and blocks.total(VAL):
+        yield "val", VAL, 0, blocks.total(VAL)
     if total:
         yield "train", TRAIN, 0, total
 

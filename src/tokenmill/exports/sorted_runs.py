@@ -6,7 +6,9 @@ budget.
 
     00000003.tokens      the tokens of all documents
     00000003.documents   a record for each document: its end, row and source
-    00000003.kept        the kept columns of all documents, if the export has some
+    00000003.kept        the kept columns of all documents, if the export has some: the position of each section and of
+                         the end, then three sections for each column. They are whether each document has a value;
+                         the values, or where the text of each document ends; the text
     00000003.index       for each bin and for the end, the documents before it; then the tokens before it; then the
                          checksums. Published last, so its existence commits the run
 
@@ -25,11 +27,11 @@ import pyarrow as pa
 import xxhash
 
 from tokenmill.errors import CorruptStore, StorageError, StoreError
-from tokenmill.exports import run_columns
-from tokenmill.exports.formats.protocol import ExportedColumn
+from tokenmill.exports.formats.protocol import COLUMN_TYPES, ExportedColumn
 from tokenmill.exports.job import RUNS
 from tokenmill.exports.shards import Counts
 from tokenmill.storage import Folder
+from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.storage.checksum import xxh3_of
 from tokenmill.storage.digest import digest_of
 from tokenmill.store.layout import numbered_files
@@ -60,7 +62,7 @@ def publish_sorted_run(  # noqa: PLR0913, PLR0917 - a run, its content and what 
 ) -> None:
     """Publish sorted documents of the export with this digest. `bin_of` is the bin of each document in all streams.
 
-    `kept` are the kept columns, encoded by `run_columns`; without any there is no file.
+    `kept` are the kept columns, encoded by `encode_columns`; without any there is no file.
     """
     records = np.empty(len(content.row), _RECORD)
     records["end"], records["row"], records["source"] = content.offsets[1:], content.row, content.source
@@ -141,7 +143,7 @@ class SortedRunRange:
     def columns(self, folder: Folder, columns: Sequence[ExportedColumn], start: int, stop: int) -> pa.Table:
         """Read the kept columns of documents [start, stop) of the range."""
         first = self.first_document
-        return run_columns.read_columns(folder, _name(self.run, "kept"), columns, first + start, first + stop)
+        return read_columns(folder, _name(self.run, "kept"), columns, first + start, first + stop)
 
 
 def read_range(folder: Folder, run: int, low: int, high: int) -> SortedRunRange:
@@ -180,3 +182,55 @@ def _corrupt(folder: Folder, run: int, reason: str) -> CorruptStore:
 
 def _name(run: int, extension: str) -> str:
     return f"{RUNS}/{run:08d}.{extension}"
+
+
+# The types of the values of a column in the file. The end of a text is a number, too.
+_VALUE_TYPES = {"string": "<i8", "int64": "<i8", "float64": "<f8", "bool": "u1"}
+
+
+def encode_columns(values: pa.Table, columns: Sequence[ExportedColumn]) -> bytes:
+    """The content of the file."""
+    sections = [section.tobytes() for column in columns for section in _sections(values[column.name], column)]
+    starts = 8 * (len(sections) + 1) + np.cumsum([0, *map(len, sections)])
+    return b"".join([starts.astype("<i8").tobytes(), *sections])
+
+
+def _sections(values: pa.ChunkedArray, column: ExportedColumn) -> tuple[npt.NDArray[np.generic], ...]:
+    array, text = values.combine_chunks(), np.empty(0, np.uint8)
+    is_valid = array.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
+    if column.type == "string":
+        text, offsets = text_buffers(array.fill_null(""))
+        plain = offsets[1:]
+    else:
+        plain = array.fill_null(False if column.type == "bool" else 0).to_numpy(zero_copy_only=False)
+    return is_valid, plain.astype(_VALUE_TYPES[column.type]), text
+
+
+def read_columns(folder: Folder, name: str, columns: Sequence[ExportedColumn], start: int, stop: int) -> pa.Table:
+    """Read the columns of documents [start, stop) of a run."""
+    header = np.frombuffer(folder.ranges.read_at(name, 0, 8 * (3 * len(columns) + 1)), "<i8").tolist()
+    arrays = {
+        column.name: _read_column(folder, name, column, header[3 * number : 3 * number + 3], start, stop)
+        for number, column in enumerate(columns)
+    }
+    return pa.table(arrays)
+
+
+def _read_column(  # noqa: PLR0913, PLR0917 - a column in a file, and which of its documents
+    folder: Folder, name: str, column: ExportedColumn, sections: Sequence[int], start: int, stop: int
+) -> pa.Array:
+    is_valid, values, text = sections
+    kind = np.dtype(_VALUE_TYPES[column.type])
+    nulls = np.frombuffer(folder.ranges.read_at(name, is_valid + start, stop - start), np.uint8) == 0
+    before = min(start, 1) if column.type == "string" else 0  # the end of the text before is the start of the first
+    data = folder.ranges.read_at(
+        name, values + (start - before) * kind.itemsize, (stop - start + before) * kind.itemsize
+    )
+    plain = np.frombuffer(data, kind)
+    if column.type != "string":
+        return pa.array(plain.astype(bool) if column.type == "bool" else plain, COLUMN_TYPES[column.type], mask=nulls)
+    ends = plain if before else np.concatenate([np.zeros(1, np.int64), plain])
+    content = folder.ranges.read_at(name, text + int(ends[0]), int(ends[-1] - ends[0]))
+    validity = pa.array(~nulls).buffers()[1]
+    buffers = [validity, pa.py_buffer(np.ascontiguousarray(ends - ends[0], np.int64)), pa.py_buffer(content)]
+    return pa.Array.from_buffers(COLUMN_TYPES[column.type], stop - start, buffers)

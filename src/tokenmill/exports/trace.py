@@ -6,6 +6,7 @@ finds a document, so only a few records are read.
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -91,18 +92,13 @@ class ExportIndex:
         columns = np.array([source], np.uint32), np.array([row], np.uint64)
         streams = order.streams(*columns)
         stream = TRAIN if streams is None else int(streams[0])
-        wanted = (int(order.keys(*columns)[0]),) if order.seed is not None else (source, row)
-        shards = np.flatnonzero((self._documents > 0) & (self._streams() == stream))
-        shards = shards[np.argsort(self._starts[shards], kind="stable")]
-        low, high = 0, len(shards)
-        while low < high:  # the first shard whose last document is not before this one
-            middle = (low + high) // 2
-            if _sort_key(order, self._read(int(shards[middle])), -1) < wanted:
-                low = middle + 1
-            else:
-                high = middle
+        wanted: tuple[int, ...] = (int(order.keys(*columns)[0]),) if order.seed is not None else (source, row)
+        numbers = np.flatnonzero((self._documents > 0) & (self._streams() == stream))
+        shards = numbers[np.argsort(self._starts[numbers], kind="stable")].tolist()
+        # The first shard whose last document is not before this one.
+        first = bisect.bisect_left(shards, wanted, key=lambda shard: _sort_key(order, self._read(shard), -1))
         located: list[ShardLocation] = []
-        for shard in shards[low:].tolist():
+        for shard in shards[first:]:
             origins = self._read(shard)
             if _sort_key(order, origins, 0) > wanted:
                 break

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, StoreError
-from tokenmill.exports import records, run_columns, sorted_runs
+from tokenmill.exports import records, sorted_runs
 from tokenmill.exports.documents import (
     DocumentRange,
     DocumentTable,
@@ -26,6 +26,7 @@ from tokenmill.exports.job import ExportJob, FrozenExport
 from tokenmill.exports.kept_columns import conform
 from tokenmill.exports.order import SplitAndShuffle
 from tokenmill.exports.shards import Counts, ShardTask
+from tokenmill.exports.shards import tasks as shard_tasks
 from tokenmill.storage import Folder, folder_at, prefetch_map
 from tokenmill.store.listed_parts import ListedParts
 from tokenmill.store.part import PartContent, TokenArray
@@ -105,13 +106,11 @@ class SortDocuments:
         run, start, stop = task
         job, bins, order = self.context.frozen.job, self.context.frozen.bins, self.context.order
         contents = list(self.context.contents(range(start, stop), check_content=True))
-        origins = DocumentTable.concatenate(
-            [DocumentTable(np.diff(part.offsets), part.source, part.row) for part in contents]
-        )
+        origins = DocumentTable.concatenate([DocumentTable.of_part(part) for part in contents])
         selected = order.selected(origins.source, origins.row)
         chosen = np.arange(len(origins.row)) if selected is None else np.flatnonzero(selected)
         if selected is not None:
-            origins = DocumentTable(origins.lengths[chosen], origins.source[chosen], origins.row[chosen])
+            origins = origins.take(chosen)
         keys = order.keys(origins.source, origins.row)
         stream = order.streams(origins.source, origins.row)
         sorting = np.argsort(keys, kind="stable") if stream is None else np.lexsort((keys, stream))
@@ -119,16 +118,17 @@ class SortDocuments:
         bin_of = (keys >> np.uint64(65 - bins.bit_length())).astype(np.int64)
         if stream is not None:
             bin_of += stream.astype(np.int64) * bins
+        ordered = origins.take(sorting)
         content = PartContent(
             take_documents([(part.tokens, part.offsets) for part in contents], chosen[sorting]),
-            np.concatenate([np.zeros(1, np.int64), np.cumsum(origins.lengths[sorting])]),
-            origins.source[sorting],
-            origins.row[sorting],
+            np.append(0, np.cumsum(ordered.lengths)),
+            ordered.source,
+            ordered.row,
         )
         kept = b""
         if job.with_columns:
             values = pa.concat_tables([self.context.read_kept(part) for part in range(start, stop)])
-            kept = run_columns.encode(values.take(pa.array(chosen[sorting])), job.with_columns)
+            kept = sorted_runs.encode_columns(values.take(pa.array(chosen[sorting])), job.with_columns)
         folder, digest = folder_at(self.context.out), self.context.frozen.work_digest()
         sorted_runs.publish_sorted_run(folder, run, digest, content, bin_of[sorting], bins * job.streams, kept)
         return sum(len(part.tokens) for part in contents)
@@ -190,7 +190,7 @@ class WriteShard:
         documents = self.context.documents(task.stream, task.first_block, task.last_block)
         content, cut = self._content(task, documents)
         origins = DocumentTable(content.lengths, content.source, content.row)
-        shard = shard_of(self.context, task)
+        shard = make_shard(job, task, self.context.parts.source_columns()[0])
         files = format_.write(folder, shard, content)
         folder.sync_directory(shard.folder)
         record = ShardRecord(
@@ -266,9 +266,11 @@ def _cut(batches: Iterator[TokenArray], skip: int, count: int) -> Iterator[Token
             yield wanted
 
 
-def shard_of(context: ExportContext, task: ShardTask) -> Shard:
-    """Return the shard as its format needs it."""
-    return make_shard(context.frozen.job, task, context.parts.source_columns()[0])
+def planned_files(job: ExportJob, plan: pa.Table) -> set[str]:
+    """Return the names of the files of all shards of a plan."""
+    format_, no_paths = find_format(job.format), pa.array([], pa.string())
+    tasks = shard_tasks(plan, np.arange(len(plan)))
+    return {name for task in tasks for name in format_.files(make_shard(job, task, no_paths))}
 
 
 def make_shard(job: ExportJob, task: ShardTask, paths: pa.Array) -> Shard:
@@ -310,7 +312,6 @@ class ReadRecords:
 
 def _read_valid(folder: Folder, shard: int) -> ShardRecord | None:
     try:
-        records.read_origins(folder, shard)
-        return records.read(folder, shard)
+        return records.read_whole(folder, shard)[0]
     except CorruptStore:
         return None

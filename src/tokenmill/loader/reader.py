@@ -21,10 +21,9 @@ from tokenmill.loader.source import LoaderSource
 from tokenmill.loader.split_table import Choice, Split, open_split
 from tokenmill.sources import splits_of
 from tokenmill.store.chain import StoreVersion
-from tokenmill.store.held_out import require_split, split_name
+from tokenmill.store.held_out import MAX_DOCUMENTS, MAX_PARTS, require_split, split_name, val_advice
 from tokenmill.store.kept import check_where
 from tokenmill.store.reader import Store
-from tokenmill.store.val_advice import MAX_DOCUMENTS, MAX_PARTS, val_advice
 from tokenmill.tokenizers import document_hash
 
 # The grain, unless the sequences do not divide it: the longest sequence that most trainings come to.

@@ -8,19 +8,19 @@ follow it; when the store has them and no others, `changes/0000000N.done` is cre
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.errors import TRY_AGAIN, CorruptStore, IncompleteStore, StoreError
-from tokenmill.storage import folder_at, read_existing
+from tokenmill.storage import Folder, folder_at, read_existing
 from tokenmill.storage.digest import hash_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables
@@ -35,9 +35,6 @@ from tokenmill.store.layout import (
     part_name,
     remove_manifest,
 )
-
-if TYPE_CHECKING:
-    from tokenmill.storage import Folder
 
 DOCUMENTS_SCHEMA = pa.schema(
     [
@@ -163,20 +160,17 @@ class Head:
 
     def manifest(self, base: pa.Table) -> pa.Table:
         """The manifest of a store with the parts of this head."""
+        if not len(self.files):
+            return base
+        is_changed = np.isin(np.arange(len(base)), self.files["unit"].to_numpy())
         for name, changed in (("blake3", "hash"), ("xxh3", "xxh3"), ("bytes", "bytes")):
-            if name in base.column_names and len(self.files):
+            if name in base.column_names:
                 column = base[name].combine_chunks()
                 values = self.files[changed].combine_chunks().cast(column.type)
                 position = base.schema.get_field_index(name)
-                replaced = pc.replace_with_mask(column, self.is_changed(len(base)), values)
+                replaced = pc.replace_with_mask(column, is_changed, values)
                 base = base.set_column(position, base.field(position), replaced)
         return base
-
-    def is_changed(self, units: int) -> npt.NDArray[np.bool_]:
-        """Which units were changed."""
-        mask = np.zeros(units, np.bool_)
-        mask[self.files["unit"].to_numpy()] = True
-        return mask
 
     def request_of(self, change: int) -> str:
         """The request of a change; empty for 0."""
@@ -344,6 +338,23 @@ def refuse_outdated(folder: Folder, head: Head) -> None:
         "Run the same command again. An opened store or loader has to be opened again.",
         exit_code=TRY_AGAIN,
     )
+
+
+@contextlib.contextmanager
+def reading(folder: Folder, name: str, head: Head, corrupt: Callable[[str], CorruptStore]) -> Iterator[None]:
+    """Read a file of a head, with the error for a damaged one, which gets the reason.
+
+    A file that is not there may have been removed by a later erasure. Then that is the error.
+    """
+    try:
+        yield
+    except MalformedDataError as damage:
+        raise corrupt(str(damage)) from damage
+    except StoreError as error:
+        if folder.exists(name):
+            raise
+        refuse_outdated(folder, head)
+        raise corrupt("there is no such file") from error
 
 
 def withdraw_manifest(folder: Folder) -> None:

@@ -57,7 +57,19 @@ class Collection:
     @functools.cached_property
     def digest(self) -> str:
         """The digest of the parts of one store, or of the digests of several."""
-        return self.digest_at(self.changes)
+        return self._digest_of([member.head.digest for member in self.members])
+
+    @property
+    def identity(self) -> str:
+        """The digest that the stores had before any change. Positions of documents and tokens follow from it."""
+        return self._digest_of([member.head.identity for member in self.members])
+
+    def _digest_of(self, digests: Sequence[str]) -> str:
+        if len(digests) == 1:
+            return digests[0]
+        # A store's sources are numbered after those of the stores before it, also sources without a document.
+        counts = "".join(f" {member.run.sources}" for member in self.members)
+        return hash_of(("".join(digests) + counts).encode())
 
     @functools.cached_property
     def manifest(self) -> pa.Table:
@@ -73,20 +85,6 @@ class Collection:
     def changes(self) -> list[int]:
         """The number of changes of each store."""
         return [member.head.number for member in self.members]
-
-    def digest_at(self, changes: Sequence[int]) -> str:
-        """The digest that the stores had after so many changes of each."""
-        digests = [member.versions[count] for member, count in zip(self.members, changes, strict=True)]
-        if len(digests) == 1:
-            return digests[0]
-        # A store's sources are numbered after those of the stores before it, also sources without a document.
-        counts = "".join(f" {member.run.sources}" for member in self.members)
-        return hash_of(("".join(digests) + counts).encode())
-
-    @property
-    def identity(self) -> str:
-        """The digest that the stores had before any change. Positions of documents and tokens follow from it."""
-        return self.digest_at([0] * len(self.members))
 
     @functools.cached_property
     def sources(self) -> pa.Table:
@@ -106,8 +104,8 @@ class Collection:
         stores = [
             ListedStore(
                 member.directory,
-                member.digest,
-                member.version,
+                member.head.digest,
+                member.head.version,
                 len(member.manifest),
                 run.sources,
                 run.sources_blake3,

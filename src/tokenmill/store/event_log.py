@@ -14,19 +14,16 @@ from __future__ import annotations
 import logging
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import StoreError, TokenmillError
+from tokenmill.storage import Folder
 from tokenmill.store.layout import LOG
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tokenmill.storage import Folder
 
 TAIL_BYTES = 1 << 16
 MAX_LINE_BYTES = 1 << 20

@@ -5,7 +5,8 @@ The file is published before its part. The summary of the part has the hash of t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -15,21 +16,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
-from tokenmill.errors import CorruptStore, StoreError, UsageError
+from tokenmill.errors import CorruptStore, UsageError
 from tokenmill.humanize import did_you_mean
 from tokenmill.sources.plain_values import TEXT, TYPES
 from tokenmill.sources.where import parse_where
+from tokenmill.storage import Folder
 from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 from tokenmill.storage.untrusted.tables import describe, read_parquet
-from tokenmill.store.chain import BASE, Head, refuse_outdated
+from tokenmill.store.chain import BASE, Head, reading
 from tokenmill.store.layout import advice
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from tokenmill.storage import Folder
-    from tokenmill.store.part import PartSummary
+from tokenmill.store.part import PartSummary
 
 # The values of a document may take this much on average, however well they are compressed.
 MAX_DOCUMENT_BYTES = 4096
@@ -90,16 +87,9 @@ def read_kept_file(  # noqa: PLR0913, PLR0917 - a file, and what is known of it
     folder: Folder, unit: int, documents: int, names: Collection[str], name: str, head: Head = BASE
 ) -> pa.Table:
     """Read the kept columns of a unit by the name of their file. The values are not compared with the part."""
-    try:
+    with reading(folder, name, head, partial(_corrupt, folder, unit, name)):
         values = read_parquet(folder.buffer(name), optional=None, extra_bytes=MAX_DOCUMENT_BYTES * documents)
         _check(values, documents, names)
-    except (MalformedDataError, pa.ArrowException, OSError) as damage:
-        raise _corrupt(folder, unit, name, str(damage)) from damage
-    except StoreError as error:
-        if folder.exists(name):
-            raise
-        refuse_outdated(folder, head)
-        raise _corrupt(folder, unit, name, "there is no such file") from error
     return values
 
 

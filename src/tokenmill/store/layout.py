@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import CorruptStore, StoreError, UsageError
+from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import decode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tokenmill.storage import Folder
 
 RUN = "run.json"
 SOURCES = "sources.parquet"

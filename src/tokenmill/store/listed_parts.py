@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,16 +11,13 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore
 from tokenmill.sources import splits_of
-from tokenmill.storage import folder_at
+from tokenmill.storage import Folder, folder_at
 from tokenmill.store import layout, tables
 from tokenmill.store.chain import Head, StoreVersion, head_at
 from tokenmill.store.kept import matching, read_kept
 from tokenmill.store.manifest import read_checksums
 from tokenmill.store.part import PartContent, PartSummary, check_content, check_fits, open_part
 from tokenmill.store.run import require_run
-
-if TYPE_CHECKING:
-    from tokenmill.storage import Folder
 
 # The paths, the identities and the splits of sources.
 SourceColumns = tuple[pa.Array, npt.NDArray[np.uint64], list[str | None]]
@@ -92,7 +88,7 @@ class ListedStore:
         summary, content = open_part(folder, unit, self.head)
         if summary.blake3 != _checksums(self.directory, self.version, self.digest)[unit].as_py():
             raise layout.damaged(folder, self.head.part_file(unit), "it is not the part that the manifest describes")
-        check_fits(folder, unit, content, dtype, self.sources)
+        check_fits(folder, summary, content, dtype, self.sources)
         return summary, content
 
     def _selected(self, summary: PartSummary, content: PartContent) -> npt.NDArray[np.bool_] | None:
@@ -137,21 +133,23 @@ class ListedParts:
 
         With `content_too` the columns are hashed and compared, too.
         """
-        first_source = 0
-        for store in self.stores:
-            if part < store.parts:
-                summary, content = store.open(part, self.dtype, content_too=content_too)
-                return summary, with_source_offset(content, first_source)
-            part -= store.parts
-            first_source += store.sources
-        raise IndexError(f"there is no part {part} after the last store")
+        store, unit, first_source = self._find(part)
+        summary, content = store.open(unit, self.dtype, content_too=content_too)
+        return summary, with_source_offset(content, first_source)
 
     def kept(self, part: int) -> tuple[int, pa.Table | None]:
         """The number of documents in the content of a part, and their kept columns; None if its store keeps none."""
+        store, unit, _ = self._find(part)
+        return store.kept(unit, self.dtype)
+
+    def _find(self, part: int) -> tuple[ListedStore, int, int]:
+        """The store that holds a part, the unit of the part in it, and the number of the store's first source."""
+        first_source = 0
         for store in self.stores:
             if part < store.parts:
-                return store.kept(part, self.dtype)
+                return store, part, first_source
             part -= store.parts
+            first_source += store.sources
         raise IndexError(f"there is no part {part} after the last store")
 
     def source_columns(self) -> SourceColumns:

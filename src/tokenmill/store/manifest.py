@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
 from tokenmill.errors import CorruptStore
+from tokenmill.storage import Folder
 from tokenmill.storage.digest import canonical, hash_of
+from tokenmill.store.job import Run
 from tokenmill.store.layout import MANIFEST, RUN, damaged
+from tokenmill.store.part import PartSummary
 from tokenmill.store.tables import MANIFEST_SCHEMA, has_impossible_counts, parts_digest, publish_table, read_table
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from tokenmill.storage import Folder
-    from tokenmill.store.job import Run
-    from tokenmill.store.part import PartSummary
 
 MANIFEST_RUN = b"tokenmill.run"
 """The metadata key under which the manifest names its run (see `manifest_run`)."""

@@ -11,11 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenmill.sources.documents import Slice
+from tokenmill.errors import SourceError
+from tokenmill.sources import file_at, read_documents, split_file
+from tokenmill.sources.documents import ReadOptions, Slice, SourceFile
+from tokenmill.sources.line_numbers import place
 from tokenmill.sources.plain_values import TEXT
 from tokenmill.storage import Folder
 from tokenmill.store import layout, tables
-from tokenmill.store.chain import Head, StoreVersion, claimed_documents
+from tokenmill.store.chain import Head, claimed_documents
 from tokenmill.store.duplicates import read_duplicates
 from tokenmill.store.job import Run
 from tokenmill.store.kept import matching, read_kept
@@ -54,21 +57,6 @@ class Member:
     def directory(self) -> str:
         """The directory of the store."""
         return self.folder.root
-
-    @property
-    def digest(self) -> str:
-        """The hash of the checksums of the parts."""
-        return self.head.digest
-
-    @property
-    def version(self) -> StoreVersion:
-        """The number of changes of the store, and the hash of the last claim."""
-        return self.head.version
-
-    @property
-    def versions(self) -> list[str]:
-        """The digest of the parts before any change, and after each."""
-        return [self.head.identity, *(change.digest for change in self.head.history)]
 
     def manifest_without_erased(self, changes: int) -> pa.Table:
         """The manifest with the documents and tokens that each part has without those erased by the first changes."""
@@ -110,7 +98,7 @@ class Member:
     def open_part(self, unit: int) -> PartContent:
         """Open the part of a unit. Raises CorruptStore if it is not the part that the manifest lists."""
         summary, content = open_part(self.folder, unit, self.head)
-        check_fits(self.folder, unit, content, self.run.job.tokenizer.dtype, self.run.sources)
+        check_fits(self.folder, summary, content, self.run.job.tokenizer.dtype, self.run.sources)
         self._check_listed(summary)
         return content
 
@@ -194,3 +182,31 @@ class Member:
     @functools.cached_property
     def _plan(self) -> pa.Table:
         return tables.read_plan(self.folder, self.run).slice(0, self.run.units)
+
+
+# A unit size that no file reaches: a file is split into one slice.
+WHOLE_FILE_BYTES = 1 << 62
+
+
+def read_source_text(member: Member, unit: int, source: int, row: int) -> str:
+    """The text of a row of a source of this store. Reads the slice of the unit up to the row.
+
+    Raises SourceError if the source is gone, has changed, or has no such document.
+    """
+    job = member.run.job
+    options = job.read_options(with_marks=False, on_bad="quarantine", document_bytes=job.document_bytes)
+    file = file_at(member.sources, source)
+    file_slice = member.slice_of(unit) or whole_file(file, options)
+    for documents in read_documents(file, file_slice, options) if file_slice is not None else ():
+        index = int(np.searchsorted(documents.rows, np.uint64(row)))
+        if index < len(documents.rows) and int(documents.rows[index]) == row:
+            return str(documents.text[index].as_py())
+    raise SourceError(
+        "a document is not in its source any more", f"file         {file.path}", f"found at     {place(file.kind, row)}"
+    )
+
+
+def whole_file(file: SourceFile, options: ReadOptions) -> Slice | None:
+    """A file as one slice; None if it has no content."""
+    slices = split_file(file, options, WHOLE_FILE_BYTES)
+    return slices.whole() if len(slices.start) else None

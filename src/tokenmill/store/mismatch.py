@@ -7,22 +7,17 @@ While `engine-mismatch.json`, or its copy in `rechecked/`, exists, the store is 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import StoreError
-from tokenmill.storage import publish_new
+from tokenmill.storage import Folder, publish_new
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store.event_log import checksum_prefix
+from tokenmill.store.job import Run
 from tokenmill.store.layout import MAX_JSON_BYTES, MISMATCH, RECHECKED, json_bytes, numbered_files
-
-if TYPE_CHECKING:
-    from tokenmill.storage import Folder
-    from tokenmill.store.job import Run
-
 
 _COPY = f"{RECHECKED}/{MISMATCH}"
 

@@ -7,29 +7,27 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from functools import partial
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
-from tokenmill.errors import CorruptStore, StoreError
+from tokenmill.errors import CorruptStore
 from tokenmill.humanize import Readable
 from tokenmill.sources import documents
-from tokenmill.storage import AlreadyPublishedError
+from tokenmill.storage import AlreadyPublishedError, Folder
+from tokenmill.storage.digest import Hasher
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_batch, read_schema
 from tokenmill.store import train_spans
-from tokenmill.store.chain import BASE, Head, refuse_outdated
-from tokenmill.store.job import STORE_FORMAT
+from tokenmill.store.chain import BASE, Head, reading
+from tokenmill.store.job import STORE_FORMAT, Job
 from tokenmill.store.layout import advice, part_name
-from tokenmill.store.part_checksum import checksum, fast_checksum, with_checksum
 from tokenmill.store.train_spans import TrainSpans
-
-if TYPE_CHECKING:
-    from tokenmill.storage import Folder
-    from tokenmill.store.job import Job
 
 NULL, MISSING, FILTERED = documents.NULL, documents.MISSING, documents.FILTERED
 DENIED, DUPLICATE, LENGTH = "denied", "duplicate", "length"
@@ -174,6 +172,36 @@ class PartContent(Readable):
         return replace(self, tokens=tokens, erased=changes, train=train)
 
 
+def _columns(content: PartContent) -> list[memoryview]:
+    columns = [content.tokens, content.offsets, content.source, content.row]
+    if content.train is not None:
+        columns += [content.train.values, content.train.offsets]
+    return [np.ascontiguousarray(column).data.cast("B") for column in columns]
+
+
+def checksum(content: PartContent, summary: PartSummary) -> str:
+    """BLAKE3 of the values of the columns, in order, and the summary in JSON with an empty `blake3`."""
+    digest = Hasher()
+    for column in _columns(content):
+        digest.update(column)
+    digest.update(msgspec.json.encode(msgspec.structs.replace(summary, blake3="")))
+    return digest.hexdigest()
+
+
+def fast_checksum(content: PartContent) -> str:
+    """XXH3 of the values of the columns, in order."""
+    digest = xxhash.xxh3_128()
+    for column in _columns(content):
+        digest.update(column)
+    return digest.hexdigest()
+
+
+def with_checksum(summary: PartSummary, content: PartContent) -> PartSummary:
+    """The summary with both checksums filled in."""
+    summary = msgspec.structs.replace(summary, xxh3=fast_checksum(content))
+    return msgspec.structs.replace(summary, blake3=checksum(content, summary))
+
+
 def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> PartSummary:
     """Publish a part; returns its summary with both checksums."""
     summary = with_checksum(summary, content)
@@ -183,14 +211,14 @@ def write_part(folder: Folder, summary: PartSummary, content: PartContent) -> Pa
 
 def publish_part(folder: Folder, summary: PartSummary, content: PartContent) -> None:
     """Publish a part, which commits its unit. Raises AlreadyPublishedError if the part exists."""
-    metadata, name = _metadata(summary), summary.file
+    name = summary.file
     if folder.is_remote:
-        if not folder.publish_if_absent(name, _in_memory(content, metadata)):
+        if not folder.publish_if_absent(name, _in_memory(summary, content)):
             raise AlreadyPublishedError(name)
         return
     # No directory fsync here: a part lost in a power cut is tokenized again. All parts are synced before the manifest.
     with folder.publish(name, durable=False, if_absent=True) as file:
-        write_columns(file, content, metadata)
+        write_columns(file, content, _metadata(summary))
 
 
 def _metadata(summary: PartSummary) -> dict[str, Any]:
@@ -199,20 +227,16 @@ def _metadata(summary: PartSummary) -> dict[str, Any]:
 
 def file_bytes(summary: PartSummary, content: PartContent) -> int:
     """The size of the file of a part."""
-    return _size(content, _metadata(summary))
-
-
-def _size(content: PartContent, metadata: dict[str, Any]) -> int:
     measure = pa.MockOutputStream()
-    write_columns(measure, content, metadata)
+    write_columns(measure, content, _metadata(summary))
     size: int = measure.size()
     return size
 
 
-def _in_memory(content: PartContent, metadata: dict[str, Any]) -> pa.Buffer:
+def _in_memory(summary: PartSummary, content: PartContent) -> pa.Buffer:
     """Encode a part. The size is measured first, because a growing buffer is copied repeatedly."""
-    data = pa.allocate_buffer(_size(content, metadata))
-    write_columns(pa.FixedSizeBufferWriter(data), content, metadata)
+    data = pa.allocate_buffer(file_bytes(summary, content))
+    write_columns(pa.FixedSizeBufferWriter(data), content, _metadata(summary))
     return data
 
 
@@ -232,7 +256,7 @@ def read_summary(folder: Folder, unit: int, head: Head = BASE) -> PartSummary:
     The file ends with a copy of them, with which they are compared. The copy of an object is not read.
     """
     name = head.part_file(unit)
-    try:
+    with reading(folder, name, head, partial(corrupt_file, folder, unit, name)):
         data, file_size, _ = folder.ranges.open_version(name, HEADER_BYTES)
         try:
             schema = read_schema(pa.py_buffer(data))
@@ -241,13 +265,6 @@ def read_summary(folder: Folder, unit: int, head: Head = BASE) -> PartSummary:
         summary = summary_of(unit, schema, file_size)
         written = schema.metadata[b"tokenmill.part"]
         _check_copies(are_equal=folder.is_remote or written in _last_bytes(folder, name, len(written) + FOOTER_BYTES))
-    except MalformedDataError as damage:
-        raise corrupt(folder, unit, str(damage), head) from damage
-    except StoreError as error:
-        if folder.exists(name):
-            raise
-        refuse_outdated(folder, head)
-        raise corrupt(folder, unit, "there is no such file", head) from error
     return summary
 
 
@@ -275,19 +292,12 @@ def open_part(folder: Folder, unit: int, head: Head = BASE) -> tuple[PartSummary
 
 def open_part_file(folder: Folder, unit: int, name: str, head: Head = BASE) -> tuple[PartSummary, PartContent]:
     """Open a part of a unit by the name of its file, which need not be that of the head."""
-    try:
+    with reading(folder, name, head, partial(corrupt_file, folder, unit, name)):
         data = folder.buffer(name)
         schema, batch = read_batch(data, *SCHEMAS)
         summary = summary_of(unit, schema, data.size)
         _check_copies(are_equal=read_schema(data).metadata == schema.metadata)
         content = _content(summary, batch)
-    except MalformedDataError as damage:
-        raise corrupt_file(folder, unit, name, str(damage)) from damage
-    except StoreError as error:
-        if folder.exists(name):
-            raise
-        refuse_outdated(folder, head)
-        raise corrupt_file(folder, unit, name, "there is no such file") from error
     return summary, content
 
 
@@ -303,32 +313,35 @@ def check_part(folder: Folder, unit: int, job: Job | None = None, head: Head = B
 
     The checksums detect corruption, not tampering.
     """
-    summary, content = open_part(folder, unit, head)
+    name = head.part_file(unit)
+    summary, content = open_part_file(folder, unit, name, head)
     actual = checksum(content, summary)
     if actual != summary.blake3:
-        raise corrupt(folder, unit, f"checksum {actual}, expected {summary.blake3}", head)
+        raise corrupt_file(folder, unit, name, f"checksum {actual}, expected {summary.blake3}")
     check_content(folder, summary, content)
     if job is None:
         return summary
     if summary.job != job.digest():
-        raise corrupt(folder, unit, "it belongs to another job", head)
-    _check_type(folder, unit, content, job.tokenizer.dtype)
+        raise corrupt_file(folder, unit, name, "it belongs to another job")
+    _check_type(folder, summary, content, job.tokenizer.dtype)
     largest = int(content.tokens.max(initial=0))
     if largest >= job.tokenizer.vocabulary_size:
-        raise corrupt(folder, unit, f"it holds token {largest}, of {job.tokenizer.vocabulary_size}", head)
+        raise corrupt_file(folder, unit, name, f"it holds token {largest}, of {job.tokenizer.vocabulary_size}")
     return summary
 
 
-def check_fits(folder: Folder, unit: int, content: PartContent, dtype: str, sources: int) -> None:
+def check_fits(folder: Folder, summary: PartSummary, content: PartContent, dtype: str, sources: int) -> None:
     """Refuse a part whose token type is not the store's, or that names an unknown source."""
-    _check_type(folder, unit, content, dtype)
+    _check_type(folder, summary, content, dtype)
     if len(content.source) and int(content.source.max()) >= sources:
-        raise corrupt(folder, unit, f"it names source {content.source.max()}, of {sources}")
+        reason = f"it names source {content.source.max()}, of {sources}"
+        raise corrupt_file(folder, summary.unit, summary.file, reason)
 
 
-def _check_type(folder: Folder, unit: int, content: PartContent, dtype: str) -> None:
+def _check_type(folder: Folder, summary: PartSummary, content: PartContent, dtype: str) -> None:
     if content.tokens.dtype != np.dtype(dtype):
-        raise corrupt(folder, unit, f"its tokens are {content.tokens.dtype}, those of the store {dtype}")
+        reason = f"its tokens are {content.tokens.dtype}, those of the store {dtype}"
+        raise corrupt_file(folder, summary.unit, summary.file, reason)
 
 
 def _schema(token: pa.DataType, *, with_train: bool) -> pa.Schema:
@@ -424,11 +437,6 @@ def summary_of(unit: int, schema: pa.Schema, file_bytes: int) -> PartSummary:
     if not is_ordered:
         raise MalformedDataError("its ranges of erased documents or skipped rows are in no order, or overlap")
     return summary
-
-
-def corrupt(folder: Folder, unit: int, reason: str, head: Head = BASE) -> CorruptStore:
-    """The error for a damaged part."""
-    return corrupt_file(folder, unit, head.part_file(unit), reason)
 
 
 def corrupt_file(folder: Folder, unit: int, name: str, reason: str) -> CorruptStore:

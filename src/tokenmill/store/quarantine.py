@@ -12,7 +12,6 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -20,17 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, StoreError
-from tokenmill.sources.documents import ROW_KINDS
+from tokenmill.sources.documents import ROW_KINDS, BadRow, SourceFile
 from tokenmill.sources.line_numbers import MAX_COUNTED_BYTES, line_numbers
-from tokenmill.storage import prefetch_map
+from tokenmill.storage import Folder, prefetch_map
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
 from tokenmill.store.chain import BASE, Head
 from tokenmill.store.part import INTENDED, PartSummary, read_summary
-
-if TYPE_CHECKING:
-    from tokenmill.sources.documents import BadRow, SourceFile
-    from tokenmill.storage import Folder
 
 QUARANTINE_FILE = "quarantine.jsonl"
 ERASED = "erased"

@@ -5,23 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from tokenmill.errors import USAGE, StoreError, UsageError
 from tokenmill.sources.text_columns import parse_template
 from tokenmill.sources.where import parse_where
-from tokenmill.storage import read_existing
+from tokenmill.storage import Folder, read_existing
 from tokenmill.storage.digest import digest_of
 from tokenmill.storage.local.listing import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store.job import PARSE, REFUSE, STORE_FORMAT, TEXT, Job, Run
 from tokenmill.store.layout import MAX_JSON_BYTES, RUN, TOKENIZER, damaged, lost, refuse_other_format
-
-if TYPE_CHECKING:
-    from tokenmill.storage import Folder
-    from tokenmill.tokenizers.spec import TokenizerSpec
+from tokenmill.tokenizers.spec import TokenizerSpec
 
 _HASH = re.compile("[0-9a-f]{64}")
 _EXTENSIONS = {"tiktoken": "tiktoken", "huggingface": "json"}

@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from tokenmill.storage import Folder
 from tokenmill.store import heartbeats, layout, tables
-from tokenmill.store.heartbeats import EndRecord, HeartbeatRecord
+from tokenmill.store.heartbeats import EndRecord, HeartbeatRecord, last_end
 from tokenmill.store.job import Run
-from tokenmill.store.last_end import last_end
 from tokenmill.store.manifest import COUNT_COLUMNS
 from tokenmill.store.mismatch import is_suspect
 

@@ -9,51 +9,33 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, IncompleteStore, StoreError
+from tokenmill.storage import Folder
 from tokenmill.store import heartbeats, layout, tables
 from tokenmill.store.chain import BASE, Head, read_head, remaking_error, unfinished, with_base
-from tokenmill.store.last_end import is_failure, last_end, next_step
+from tokenmill.store.heartbeats import is_failure, last_end, next_step
+from tokenmill.store.job import Run
 from tokenmill.store.manifest import ForeignManifest, read_manifest
 from tokenmill.store.mismatch import is_suspect, read_mismatch
 from tokenmill.store.run import no_store, read_run
 
-if TYPE_CHECKING:
-    from tokenmill.storage import Folder
-    from tokenmill.store.job import Run
-
 
 class State(StrEnum):
-    """What a directory is. `MEANINGS` says how each state is recognized."""
+    """What a directory is. The first state that applies is its state."""
 
-    ABSENT = "absent"
-    EXPORT = "export"
-    DAMAGED = "damaged"
-    RESTORED = "restored"
-    CHANGING = "changing"
-    UNPLANNED = "unplanned"
-    PARTIAL = "partial"
-    SUSPECT = "suspect"
-    UNLISTED = "unlisted"
-    COMPLETE = "complete"
-
-
-MEANINGS = {
-    State.ABSENT: "there is no `run.json`",
-    State.EXPORT: "there is no `run.json`, but the record or the plan of an export",
-    State.DAMAGED: "`run.json` is damaged or of another format, or a record in `changes/` is lost or damaged",
-    State.RESTORED: "documents were erased, and `run.json` or the manifest is lost or damaged",
-    State.CHANGING: "an erasure is claimed and not done",
-    State.UNPLANNED: "the plan or the list of sources is lost or damaged",
-    State.PARTIAL: "there is no manifest",
-    State.SUSPECT: "the fast engine failed an audit, and not every part is confirmed",
-    State.UNLISTED: "the manifest is damaged, or belongs to another run",
-    State.COMPLETE: "none of these",
-}
-"""How a state is recognized. The first one that applies is the state."""
+    ABSENT = "absent"  # there is no `run.json`
+    EXPORT = "export"  # there is no `run.json`, but the record or the plan of an export
+    DAMAGED = "damaged"  # `run.json` is damaged or of another format, or a record in `changes/` is lost or damaged
+    RESTORED = "restored"  # documents were erased, and `run.json` or the manifest is lost or damaged
+    CHANGING = "changing"  # an erasure is claimed and not done
+    UNPLANNED = "unplanned"  # the plan or the list of sources is lost or damaged
+    PARTIAL = "partial"  # there is no manifest
+    SUSPECT = "suspect"  # the fast engine failed an audit, and not every part is confirmed
+    UNLISTED = "unlisted"  # the manifest is damaged, or belongs to another run
+    COMPLETE = "complete"  # none of these
 
 
 class Operation(StrEnum):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +14,12 @@ import pyarrow.parquet as pq
 
 from tokenmill.errors import StoreError
 from tokenmill.sources import KINDS
+from tokenmill.storage import Folder
 from tokenmill.storage.digest import Hasher, hash_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 from tokenmill.storage.untrusted.tables import count_rows, read_parquet
+from tokenmill.store.job import Run
 from tokenmill.store.layout import MANIFEST, PLAN, RUN, SOURCES, damaged, lost, table_name
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from tokenmill.storage import Folder
-    from tokenmill.store.job import Run
 
 FOOTER_BYTES = 1 << 20
 """The bytes read from the end of a table. The footers of plan and sources are smaller."""

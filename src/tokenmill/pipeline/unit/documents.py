@@ -19,8 +19,8 @@ from tokenmill.sources.line_numbers import place
 from tokenmill.storage import Folder, folder_at, io_threads
 from tokenmill.storage.digest import digest_of
 from tokenmill.store.job import Job
+from tokenmill.store.member import whole_file
 from tokenmill.store.run import read_vocabulary
-from tokenmill.store.source_text import whole_file
 from tokenmill.tokenizers.audit import AuditMismatchError
 from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded
 from tokenmill.tokenizers.framing import framed

@@ -32,8 +32,8 @@ from tokenmill.store.part import (
     SkippedRow,
     TokenArray,
     publish_part,
+    with_checksum,
 )
-from tokenmill.store.part_checksum import with_checksum
 from tokenmill.store.text_hash import TextHash
 from tokenmill.tokenizers.control_tokens import control_tokens
 from tokenmill.tokenizers.engines.protocol import Encoded
