@@ -75,6 +75,11 @@ def become_export(out: Path) -> None:
     out.with_name("export").rename(out)
 
 
+def become_lost_export(out: Path) -> None:
+    become_export(out)
+    (out / layout.EXPORT).unlink()
+
+
 def other_format(out: Path) -> None:
     record = json.loads((out / layout.RUN).read_bytes())
     (out / layout.RUN).write_text(json.dumps({**record, "format": 99}))
@@ -91,7 +96,7 @@ CASES: list[tuple[str, State, Callable[[Path], object]]] = [
     ("nothing", State.ABSENT, shutil.rmtree),
     ("parts alone", State.ABSENT, lose(layout.RUN, layout.MANIFEST, layout.PLAN, layout.SOURCES)),
     ("an export", State.EXPORT, become_export),
-    ("an export without its record", State.EXPORT, lambda out: (become_export(out), (out / layout.EXPORT).unlink())),
+    ("an export without its record", State.EXPORT, become_lost_export),
     ("a damaged run", State.DAMAGED, damage(layout.RUN)),
     ("another format", State.DAMAGED, other_format),
     ("a lost claim", State.DAMAGED, after_erasure(lose("changes/00000001.json"))),
