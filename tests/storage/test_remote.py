@@ -350,7 +350,7 @@ def test_a_store_costs_few_requests_for_a_unit(remote: str, s3: Bucket, proxy: P
     of_units = [e for e in proxy.exchanges if "/parts/" in e.path or "/corpus/" in e.path]
     once = len(proxy.exchanges) - len(of_units)
     assert len(of_units) <= 4 * UNITS, f"{len(of_units) / UNITS:.2f} requests for a unit"
-    assert once <= 40, f"{once} requests that are not for a unit: {proxy.requests}"
+    assert once <= 42, f"{once} requests that are not for a unit: {proxy.requests}"
 
 
 def test_a_source_replaced_in_mid_run_is_refused(

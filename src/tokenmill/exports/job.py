@@ -23,7 +23,7 @@ from tokenmill.store.collection import Collection
 from tokenmill.store.held_out import split_name
 
 # The directory of an export's own files. It is hidden, because some trainers read every file that they see.
-STATE = ".tokenmill"
+STATE = layout.EXPORT_STATE
 
 EXPORT = layout.EXPORT
 PLAN = layout.EXPORT_PLAN

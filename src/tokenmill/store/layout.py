@@ -36,8 +36,9 @@ RECHECKED = "rechecked"
 SPLITS = "splits"
 CHANGES = "changes"
 EXPORTS = "exports"
-EXPORT = ".tokenmill/export.json"
-EXPORT_PLAN = ".tokenmill/plan.parquet"
+EXPORT_STATE = ".tokenmill"
+EXPORT = f"{EXPORT_STATE}/export.json"
+EXPORT_PLAN = f"{EXPORT_STATE}/plan.parquet"
 
 MAX_JSON_BYTES = 64 << 20
 """No `run.json` or `engine-mismatch.json` is larger. Readers stop there."""

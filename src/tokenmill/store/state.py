@@ -110,7 +110,7 @@ def enter(folder: Folder, operation: Operation, skipped: Collection[str] = ()) -
 
 def look(folder: Folder, skipped: Collection[str] = ()) -> StoreState:  # noqa: PLR0911 - one for each state
     """What a directory is. `skipped` are columns of the manifest that are not read."""
-    run, head, has_manifest = None, BASE, folder.exists(layout.MANIFEST)
+    run, head, has_manifest = None, BASE, False
 
     def found(state: State, error: StoreError | None = None) -> StoreState:
         return StoreState(folder, state, run, head, has_manifest, error=error)
@@ -121,11 +121,13 @@ def look(folder: Folder, skipped: Collection[str] = ()) -> StoreState:  # noqa: 
     except StoreError as error:
         is_restored = head.number > 0 and isinstance(error, CorruptStore)
         return found(State.RESTORED) if is_restored else found(State.DAMAGED, error)
-    if head.number and (run is None or not has_manifest):
-        return found(State.RESTORED)
-    if run is None:
-        is_export = any(map(folder.exists, (layout.EXPORT, layout.EXPORT_PLAN)))
+    if run is None and not head.number:
+        names = [f"{layout.EXPORT_STATE}/{name}" for name in folder.names(layout.EXPORT_STATE)]
+        is_export = layout.EXPORT in names or layout.EXPORT_PLAN in names
         return found(State.EXPORT if is_export else State.ABSENT)
+    has_manifest = folder.exists(layout.MANIFEST)
+    if run is None or (head.number and not has_manifest):
+        return found(State.RESTORED)
     if not head.is_done:
         return found(State.CHANGING)
     try:
