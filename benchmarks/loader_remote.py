@@ -24,7 +24,7 @@ from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import S3Server, start_seaweed
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
-from tokenmill.store.run import require_run
+from tokenmill.store.job import require_run
 
 SEQUENCE = 2048
 MIN_RATIO = 0.9

@@ -19,9 +19,9 @@ from benchmarks.synthetic import make_store
 from tokenmill.storage import folder_at
 from tokenmill.storage.digest import hash_of
 from tokenmill.store import layout, tables
+from tokenmill.store.job import require_run, run_record
 from tokenmill.store.manifest import publish_manifest
 from tokenmill.store.part import PartContent, PartSummary, publish_part
-from tokenmill.store.run import require_run, run_record
 
 MAX_FIRST_SECONDS = 1.0
 MAX_FIRST_BYTES = 1e9

@@ -63,9 +63,8 @@ from benchmarks.plan_scale import (
 )
 from benchmarks.processes import tokenmill_command
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.executors.outcomes import Done, Executor
+from tokenmill.executors.outcomes import Done, Executor, RetryPolicy
 from tokenmill.executors.progress import Silent
-from tokenmill.executors.retry_policy import RetryPolicy
 from tokenmill.options import JobOptions
 from tokenmill.pipeline.driving import driver
 from tokenmill.pipeline.planning.freeze import freeze, load_existing
@@ -75,9 +74,8 @@ from tokenmill.pipeline.unit.commit import Committed
 from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.storage import folder_at
 from tokenmill.store import event_log, layout
-from tokenmill.store.job import Job
+from tokenmill.store.job import Job, require_run
 from tokenmill.store.part import PartContent, PartSummary, write_part
-from tokenmill.store.run import require_run
 
 MAX_SECONDS = 120.0
 MAX_BYTES = 2e9

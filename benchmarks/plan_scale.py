@@ -45,8 +45,7 @@ from tokenmill.pipeline.unit.plan import SliceDigests
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store import event_log, layout
 from tokenmill.store.job import Job
-from tokenmill.store.part import PartContent, PartSummary, write_part
-from tokenmill.store.text_hash import TextHash
+from tokenmill.store.part import PartContent, PartSummary, TextHash, write_part
 
 MAX_SECONDS = 30.0
 MAX_BYTES = 600e6

@@ -16,10 +16,9 @@ import pyarrow as pa
 from tokenmill.storage import folder_at
 from tokenmill.storage.digest import hash_of
 from tokenmill.store import layout, tables
-from tokenmill.store.job import Job, Run
+from tokenmill.store.job import Job, Run, run_record
 from tokenmill.store.manifest import manifest_columns, manifest_row, publish_manifest
 from tokenmill.store.part import PartContent, PartSummary, write_part
-from tokenmill.store.run import run_record
 from tokenmill.tokenizers.engines.tiktoken import format_ranks
 from tokenmill.tokenizers.spec import TokenizerSpec
 

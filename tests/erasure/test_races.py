@@ -20,11 +20,11 @@ from tokenmill.erasure import erase as loop
 from tokenmill.erasure import reconcile
 from tokenmill.errors import CORRUPT, JobChanged, RunFailed
 from tokenmill.storage import folder_at
-from tokenmill.storage.local.locks import DiskLocks
+from tokenmill.storage.local.disk import DiskLocks
 from tokenmill.store.chain import read_head
+from tokenmill.store.job import require_run
 from tokenmill.store.layout import hashed_name
 from tokenmill.store.reader import Store
-from tokenmill.store.run import require_run
 
 
 @pytest.fixture(scope="module")

@@ -42,8 +42,7 @@ from tests.support.executor_functions import (
 from tests.support.killing import alive, wait_until
 from tokenmill.executors import forkserver, worker_process
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.executors.outcomes import Cause, Died, Done, Failed
-from tokenmill.executors.retry_policy import RetryPolicy
+from tokenmill.executors.outcomes import Cause, Died, Done, Failed, RetryPolicy
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from tokenmill.errors import StorageError, TokenizerError
-from tokenmill.executors.outcomes import Cause, Died, Done, ExitReport, Failed, Outcome, Worker
+from tokenmill.executors.outcomes import Cause, Died, Done, ExitReport, Failed, Outcome, RetryPolicy, Worker
 from tokenmill.executors.ray import dispatch as dispatching
 from tokenmill.executors.ray.dispatch import Dispatch
-from tokenmill.executors.retry_policy import RetryPolicy
 
 LOST = ExitReport(0, Cause.NODE_LOST, detail="its node has gone")
 MANY = RetryPolicy(max_kills=10)

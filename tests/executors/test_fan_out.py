@@ -10,8 +10,19 @@ import pytest
 from tokenmill import errors
 from tokenmill.errors import BadDocument, RunFailed, SourceError, StoreError, TokenmillError
 from tokenmill.executors.fan_out import MAX_FAILURES, ignore, run_all
-from tokenmill.executors.outcomes import Cause, Died, Done, ExitReport, Failed, Item, Value, Worker, error_record
-from tokenmill.executors.retry_policy import DEFAULT_POLICY, RetryPolicy
+from tokenmill.executors.outcomes import (
+    DEFAULT_POLICY,
+    Cause,
+    Died,
+    Done,
+    ExitReport,
+    Failed,
+    Item,
+    RetryPolicy,
+    Value,
+    Worker,
+    error_record,
+)
 from tokenmill.sources.missing_column import NoColumn
 from tokenmill.tokenizers.audit import AuditMismatchError
 

@@ -17,8 +17,7 @@ from tests.support.ahead_functions import Foreseeing, Item, Stages, echo, thread
 from tests.support.executor_functions import double, negate
 from tests.support.killing import alive, wait_until
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.executors.outcomes import Cause, Died, Done, Failed
-from tokenmill.executors.retry_policy import RetryPolicy
+from tokenmill.executors.outcomes import Cause, Died, Done, Failed, RetryPolicy
 
 pytestmark = pytest.mark.timeout(60)
 

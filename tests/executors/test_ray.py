@@ -47,11 +47,10 @@ from tests.support.killing import wait_until
 from tests.support.remote_runs import SMALL_UNITS, differences, local_files
 from tests.support.servers.seaweed import UNSIGNED, Bucket
 from tokenmill.errors import RunFailed, UsageError
-from tokenmill.executors.outcomes import Cause, Died, Done
+from tokenmill.executors.outcomes import Cause, Died, Done, RetryPolicy
 from tokenmill.executors.ray import node_actor as crews
 from tokenmill.executors.ray.executor import RayExecutor
 from tokenmill.executors.ray.node_actor import NodeActor, NodeConfig
-from tokenmill.executors.retry_policy import RetryPolicy
 from tokenmill.system.storage_settings import DEFAULT, Shared, StorageSettings
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("default")]
@@ -264,7 +263,7 @@ def test_workers_on_ray_write_to_the_endpoint_of_the_caller(
 
 def test_usage_of_places() -> None:
     """A place that is none is refused with those that there are."""
-    from tokenmill.executors.session import check_executor
+    from tokenmill.executors.fan_out import check_executor
 
     with pytest.raises(UsageError, match="on= is local, ray or"):
         check_executor("dask")

@@ -14,8 +14,7 @@ from tests.support import command
 from tests.support.corpora import SMALL_TIKTOKEN
 from tokenmill.errors import SourceError, UsageError
 from tokenmill.storage import folder_at
-from tokenmill.store.job import Job
-from tokenmill.store.run import require_run
+from tokenmill.store.job import Job, require_run
 
 ROWS = [{"text": f"words of row {number}", "id": number, "title": "t", "parts": ["a", "b"]} for number in range(5)]
 OPTIONS: dict[str, Any] = {

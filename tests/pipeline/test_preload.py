@@ -12,7 +12,7 @@ from tokenmill.executors.local import LocalExecutor
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.unit import documents as units
 from tokenmill.storage import folder_at
-from tokenmill.store.run import require_run
+from tokenmill.store.job import require_run
 from tokenmill.tokenizers.resolve import resolve_offline
 
 

@@ -21,10 +21,10 @@ from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.pipeline.unit.plan import tasks
 from tokenmill.pipeline.unit.verify import Verify
 from tokenmill.storage import folder_at
+from tokenmill.store.job import require_run
 from tokenmill.store.kept import content_hash, publish_kept, read_kept
 from tokenmill.store.layout import kept_name, part_name
 from tokenmill.store.part import SkippedRow, open_part, publish_part, with_checksum
-from tokenmill.store.run import require_run
 from tokenmill.store.tables import read_plan, read_sources
 
 CALL: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": 0, "bos": 1, "workers": 1, "unit_bytes": 600}

@@ -24,8 +24,7 @@ from tests.support.source_files import KINDS, Kind, read_all, read_all_and_bad, 
 from tokenmill import sources
 from tokenmill.errors import RunFailed, SourceError
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.executors.outcomes import Cause, Died, Done
-from tokenmill.executors.retry_policy import RetryPolicy
+from tokenmill.executors.outcomes import Cause, Died, Done, RetryPolicy
 from tokenmill.pipeline.planning.split_sources import plan_units
 from tokenmill.pipeline.unit.messages import RowCounts
 from tokenmill.pipeline.unit.plan import SplitFiles

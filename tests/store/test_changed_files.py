@@ -28,9 +28,9 @@ from tokenmill.pipeline.unit.documents import check_reference
 from tokenmill.results import PrepareResult
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
-from tokenmill.store.mismatch import MismatchRecord, publish_mismatch, read_mismatch
+from tokenmill.store.job import require_run
 from tokenmill.store.part import PartContent, open_part, write_part
-from tokenmill.store.run import require_run
+from tokenmill.store.state import MismatchRecord, publish_mismatch, read_mismatch
 
 pytestmark = pytest.mark.timeout(240)
 ROW_GROUP = 50

@@ -18,7 +18,7 @@ from tests.support.small_stores import prepare
 from tokenmill import errors
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
-from tokenmill.store.mismatch import MismatchRecord, publish_mismatch
+from tokenmill.store.state import MismatchRecord, publish_mismatch
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -20,12 +20,11 @@ from tokenmill.sources import discover, file_at, read_columns
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.plain_values import as_plain, host
 from tokenmill.storage import folder_at
-from tokenmill.store.job import STORE_FORMAT
+from tokenmill.store.job import STORE_FORMAT, require_run, run_record
 from tokenmill.store.kept import content_hash
 from tokenmill.store.layout import kept_name, publish_json
 from tokenmill.store.manifest import publish_manifest
 from tokenmill.store.part import read_summary
-from tokenmill.store.run import require_run, run_record
 from tokenmill.store.tables import read_table
 
 CALL: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": 1199, "workers": 1}

@@ -18,8 +18,8 @@ from tests.support.small_stores import UNITS, Kept, keep_pair, prepare
 from tokenmill import errors
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
+from tokenmill.store.job import require_run
 from tokenmill.store.manifest import MANIFEST_RUN, read_manifest
-from tokenmill.store.run import require_run
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -15,8 +15,7 @@ from tests.support.small_stores import prepare
 from tokenmill import errors
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
-from tokenmill.store.mismatch import MismatchRecord, publish_mismatch
-from tokenmill.store.state import ADMITTED, Operation, State, look
+from tokenmill.store.state import ADMITTED, MismatchRecord, Operation, State, look, publish_mismatch
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 DOCUMENTS = 40

@@ -39,6 +39,7 @@ from tokenmill.storage.untrusted.malformed import MalformedDataError  # noqa: E4
 from tokenmill.storage.untrusted.parquet_pages import RowGroup, count_pages, read_groups  # noqa: E402
 from tokenmill.storage.untrusted.tables import read_batch, read_parquet  # noqa: E402
 from tokenmill.store import tables  # noqa: E402
+from tokenmill.store.job import require_run  # noqa: E402
 from tokenmill.store.part import (  # noqa: E402
     MAX_INT64,
     ErasedRange,
@@ -49,7 +50,6 @@ from tokenmill.store.part import (  # noqa: E402
     read_summary,
 )
 from tokenmill.store.part_ranges import open_ranged  # noqa: E402
-from tokenmill.store.run import require_run  # noqa: E402
 
 pytestmark = pytest.mark.timeout(60)
 FILES = [

@@ -15,14 +15,13 @@ from typing import Any, Self
 import pytest
 
 from tokenmill.api import datasets, map_dataset
-from tokenmill.executors import local, session
+from tokenmill.executors import fan_out, local
 from tokenmill.executors.local import LocalExecutor, this_machine
-from tokenmill.executors.outcomes import Capacity, Done, Failed, Worker, error_record
-from tokenmill.executors.retry_policy import DEFAULT_POLICY, RetryPolicy
+from tokenmill.executors.outcomes import DEFAULT_POLICY, Capacity, Done, Failed, RetryPolicy, Worker, error_record
 from tokenmill.pipeline.bench import run as bench
 from tokenmill.system import limits, status_page
 
-MODULES = (local, session, datasets, map_dataset, bench)
+MODULES = (local, fan_out, datasets, map_dataset, bench)
 """The modules that open executors."""
 
 

@@ -18,10 +18,10 @@ from tokenmill.results import PrepareResult
 from tokenmill.storage import Folder, folder_at
 from tokenmill.storage.digest import digest_of
 from tokenmill.store import layout, tables
+from tokenmill.store.job import require_run
 from tokenmill.store.layout import part_name
 from tokenmill.store.manifest import manifest_columns, manifest_row, publish_manifest
 from tokenmill.store.part import PartContent, PartSummary, open_part, write_part
-from tokenmill.store.run import require_run
 
 ROWS, ROW_GROUP = 80, 20
 UNITS = ROWS // ROW_GROUP

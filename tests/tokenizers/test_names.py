@@ -22,7 +22,7 @@ from tests.support.killing import wait_until
 from tests.support.servers.hub import Hub
 from tokenmill.errors import TokenizerError, UsageError
 from tokenmill.storage import folder_at
-from tokenmill.store.run import require_run
+from tokenmill.store.job import require_run
 from tokenmill.tokenizers.boundary_tokens import begin_note
 from tokenmill.tokenizers.hub_models import HubModel, is_local, parse
 from tokenmill.tokenizers.resolve import absolute_name, resolve

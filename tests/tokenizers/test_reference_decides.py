@@ -21,7 +21,7 @@ from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.pipeline.unit.verify import Verify
 from tokenmill.storage import folder_at
 from tokenmill.storage.arrow_text import text_buffers
-from tokenmill.store.run import require_run
+from tokenmill.store.job import require_run
 from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded, Tokens
 from tokenmill.tokenizers.engines.tiktoken import TiktokenEngine

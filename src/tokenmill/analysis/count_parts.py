@@ -12,12 +12,11 @@ import numpy.typing as npt
 from tokenmill.analysis import duplicates
 from tokenmill.analysis.lengths import Counts, LengthCounts
 from tokenmill.errors import CorruptStore
-from tokenmill.pipeline.unit.position import Position
+from tokenmill.pipeline.unit.plan import Position
 from tokenmill.storage import folder_at, prefetch_map
-from tokenmill.store.job import Job
+from tokenmill.store.job import Job, read_vocabulary
 from tokenmill.store.listed_parts import ListedParts
 from tokenmill.store.part import PartContent, PartSummary
-from tokenmill.store.run import read_vocabulary
 from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 # Few enough tokens to stay in the processor's cache while they are counted.

@@ -35,8 +35,8 @@ from tokenmill.pipeline.unit.plan import tasks
 from tokenmill.store import tables
 from tokenmill.store.collection import Collection, trial_notes
 from tokenmill.store.control_counts import ControlTokens
+from tokenmill.store.job import read_vocabulary
 from tokenmill.store.member import Member
-from tokenmill.store.run import read_vocabulary
 from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 
 if TYPE_CHECKING:

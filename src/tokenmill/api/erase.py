@@ -16,9 +16,8 @@ from tokenmill.erasure.erase import Erasure
 from tokenmill.erasure.select import ONE_SELECTOR, Selector, select
 from tokenmill.errors import DONE, FAILED, TRY_AGAIN, UsageError
 from tokenmill.executors import progress
-from tokenmill.executors.fan_out import FanOut
+from tokenmill.executors.fan_out import FanOut, check_executor, open_executor
 from tokenmill.executors.outcomes import Pool
-from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.exports import PRELOAD
 from tokenmill.exports import known_exports as exports_list
 from tokenmill.exports.known_exports import (

@@ -14,9 +14,8 @@ from tokenmill.api.loader import only_recipe, open_recipe_reader
 from tokenmill.api.parameters import output_text, store_paths
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
-from tokenmill.executors.fan_out import FanOut
+from tokenmill.executors.fan_out import FanOut, open_executor
 from tokenmill.executors.outcomes import Pool
-from tokenmill.executors.session import open_executor
 from tokenmill.exports import PRELOAD, shards, sorted_runs
 from tokenmill.exports import job as names
 from tokenmill.exports.documents import Shuffle
@@ -38,7 +37,7 @@ from tokenmill.pipeline.planning.resources import Resources, plan_resources
 from tokenmill.pipeline.planning.run_once import EXPORTING, run_once
 from tokenmill.storage import Folder, folder_at, free_bytes
 from tokenmill.store.collection import Collection, open_collection
-from tokenmill.store.run import read_run, require_run
+from tokenmill.store.job import read_run, require_run
 from tokenmill.system.arguments import takes
 
 # With fewer tokens per worker, starting another worker takes longer than it saves.

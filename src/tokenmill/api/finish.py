@@ -8,8 +8,8 @@ import time
 import msgspec
 
 from tokenmill.executors import progress
+from tokenmill.executors.fan_out import check_executor, open_executor
 from tokenmill.executors.outcomes import Pool
-from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.humanize import Readable
 from tokenmill.options import PrepareOptions, StrPath
 from tokenmill.pipeline.driving.finish import refuse_missing_parts, write_manifest

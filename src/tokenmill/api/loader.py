@@ -10,11 +10,10 @@ from tokenmill.api.parameters import store_paths
 from tokenmill.errors import UsageError
 from tokenmill.humanize import parse_size
 from tokenmill.loader.batches import DEFAULT_FIELDS, Field, check_fields
-from tokenmill.loader.loader import Loader
+from tokenmill.loader.loader import Loader, LoaderRank, find_rank
 from tokenmill.loader.order import Shuffle
 from tokenmill.loader.packing import Packing
 from tokenmill.loader.prefetch import DEFAULT_PREFETCH_BYTES
-from tokenmill.loader.ranks import LoaderRank, find_rank
 from tokenmill.loader.reader import DEFAULT_GRAIN, LoaderOptions
 from tokenmill.loader.recipe import Recipe, is_recipe, read_recipe
 from tokenmill.loader.recipe_loader import RecipeLoader

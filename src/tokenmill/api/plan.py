@@ -10,7 +10,7 @@ import msgspec
 from tokenmill.api.job_file import with_job
 from tokenmill.api.prepare import PrepareCall, read_call
 from tokenmill.api.prepare_targets import store_folders
-from tokenmill.executors.session import LOCAL, open_executor
+from tokenmill.executors.fan_out import LOCAL, open_executor
 from tokenmill.humanize import Readable
 from tokenmill.options import PrepareOptions
 from tokenmill.pipeline.planning.estimate import START_SECONDS, CorpusEstimate, Estimate, Footprint

@@ -23,7 +23,7 @@ from tokenmill.api.prepare_targets import (
 )
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
-from tokenmill.executors.session import LOCAL, check_executor, open_executor
+from tokenmill.executors.fan_out import LOCAL, check_executor, open_executor
 from tokenmill.exports.request import ExportRequest, make_export_request
 from tokenmill.options import ExportOptions, PrepareOptions, ShardOptions, StrPath
 from tokenmill.pipeline import worker_modules

@@ -13,9 +13,8 @@ from tokenmill.analysis.statistics import Statistics
 from tokenmill.api.parameters import store_paths
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
-from tokenmill.executors.fan_out import FanOut
+from tokenmill.executors.fan_out import LOCAL, FanOut, open_executor
 from tokenmill.executors.outcomes import Pool
-from tokenmill.executors.session import LOCAL, open_executor
 from tokenmill.options import Stores
 from tokenmill.pipeline.planning.resources import plan_resources
 from tokenmill.store.collection import open_collection

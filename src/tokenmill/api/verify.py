@@ -11,8 +11,8 @@ from tokenmill.erasure.check import CheckErased, record_problems
 from tokenmill.errors import IncompleteStore, UsageError
 from tokenmill.executors import progress
 from tokenmill.executors.checks import Checks
+from tokenmill.executors.fan_out import check_executor, open_executor
 from tokenmill.executors.outcomes import Pool
-from tokenmill.executors.session import check_executor, open_executor
 from tokenmill.exports import PRELOAD
 from tokenmill.exports.job import FrozenExport, is_complete, read_frozen
 from tokenmill.exports.records import read_manifest
@@ -27,7 +27,7 @@ from tokenmill.pipeline.planning.resources import Resources, plan_resources
 from tokenmill.pipeline.unit.verify import Verify
 from tokenmill.storage import Folder, absolute, folder_at
 from tokenmill.store.collection import Collection, open_collection
-from tokenmill.store.run import read_run
+from tokenmill.store.job import read_run
 from tokenmill.store.run_state import manifest_totals
 from tokenmill.system.arguments import checked
 from tokenmill.tokenizers.tokenizer import REFERENCES

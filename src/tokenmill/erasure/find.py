@@ -18,8 +18,7 @@ from tokenmill.pipeline.planning.freeze import FrozenRun
 from tokenmill.pipeline.unit import plan
 from tokenmill.pipeline.unit.columns import unit_columns
 from tokenmill.pipeline.unit.documents import WorkerLimits
-from tokenmill.pipeline.unit.plan import UnitTask
-from tokenmill.pipeline.unit.position import Position
+from tokenmill.pipeline.unit.plan import Position, UnitTask
 from tokenmill.sources.missing_column import NoColumn
 from tokenmill.storage import Folder, folder_at
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode

@@ -9,8 +9,7 @@ from tokenmill.errors import TRY_AGAIN, CorruptStore, IncompleteStore, RunFailed
 from tokenmill.executors import progress
 from tokenmill.executors.fan_out import run_all
 from tokenmill.executors.messages import exit_code_of_failures, work_failed
-from tokenmill.executors.outcomes import Died, Done, Executor, Failed, Item, Value
-from tokenmill.executors.retry_policy import DEFAULT_POLICY
+from tokenmill.executors.outcomes import DEFAULT_POLICY, Died, Done, Executor, Failed, Item, Value
 from tokenmill.humanize import count
 
 # How many problems an error names.

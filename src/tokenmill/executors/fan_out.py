@@ -1,16 +1,26 @@
-"""Run a function over items that are not units of a run: one loop over outcomes, with progress and failure reports."""
+"""Open the executor that --on names, and run a function over items that are not units of a run, with progress."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tokenmill.errors import UsageError
+from tokenmill.executors import progress, progress_bar
+from tokenmill.executors.forkserver_main import Preload
+from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.messages import describe_death, fewer_workers, work_failed
-from tokenmill.executors.outcomes import Cause, Died, Done, Executor, Failed, Item, Value
+from tokenmill.executors.outcomes import Cause, Died, Done, Executor, Failed, Item, RetryPolicy, Value
 from tokenmill.executors.progress import Reporter, Step
-from tokenmill.executors.retry_policy import RetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tokenmill.executors.outcomes import Pool
+
 
 # Failures after which no further item is handed out.
 MAX_FAILURES = 10
@@ -105,3 +115,33 @@ class FanOut:
                 self.report.say(f"note: {fewer_workers(self.workers)}")
 
         return run_all(self.executor, function, items, describe, on_death=on_death, on_failure=on_failure)
+
+
+LOCAL = "local"
+RAY = "ray"
+
+
+@contextmanager
+def open_executor(
+    on: str, preload: Preload, executor: Pool | None, reporter: progress.Reporter | None
+) -> Iterator[tuple[Pool, progress.Reporter]]:
+    """Yield the given executor and reporter, or new ones where they are None."""
+    check_executor(on)
+    # A local executor starts first: its workers load their libraries, which takes over a second, in the background.
+    new = LocalExecutor(preload) if executor is None and on == LOCAL else None
+    with new or nullcontext(), reporter if reporter is not None else progress_bar.for_python() as report:
+        local = executor or new
+        if local is not None:
+            yield local, report
+            return
+        from tokenmill.executors.ray.executor import RayExecutor  # noqa: PLC0415 - an extra
+
+        report.pending(f"cluster      joining {'the cluster of this machine' if on == RAY else on}")
+        with RayExecutor(None if on == RAY else on, preload, report.say) as cluster:
+            yield cluster, report
+
+
+def check_executor(on: str) -> None:
+    """Raise UsageError if --on names no executor."""
+    if on not in (LOCAL, RAY) and not on.startswith(f"{RAY}://"):
+        raise UsageError(f"--on is local, ray or ray://HOST:PORT, not {on!r}")

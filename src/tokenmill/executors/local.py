@@ -18,6 +18,7 @@ from typing import Any, Self
 from tokenmill.executors.forkserver import ForkServer
 from tokenmill.executors.forkserver_main import Preload
 from tokenmill.executors.outcomes import (
+    DEFAULT_POLICY,
     Attempt,
     Capacity,
     Cause,
@@ -25,10 +26,10 @@ from tokenmill.executors.outcomes import (
     ExitReport,
     Item,
     Outcome,
+    RetryPolicy,
     Value,
     Worker,
 )
-from tokenmill.executors.retry_policy import DEFAULT_POLICY, RetryPolicy
 from tokenmill.executors.worker_process import WorkerProcess
 from tokenmill.system import machine
 

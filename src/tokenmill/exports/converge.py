@@ -26,8 +26,8 @@ from tokenmill.exports.shards import ShardTask
 from tokenmill.exports.write_shard import planned_files, split_folder
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store.chain import Head, StoreVersion, read_head, require_version
+from tokenmill.store.job import require_run
 from tokenmill.store.layout import restart_advice
-from tokenmill.store.run import require_run
 
 MAX_ROUNDS = 20
 """How often an export is looked at while other processes change it."""

@@ -23,15 +23,14 @@ from tokenmill.exports.formats import find_format
 from tokenmill.exports.formats.protocol import Content, Format, Shard, ShardData, WrittenFile
 from tokenmill.exports.job import ExportJob, FrozenExport
 from tokenmill.exports.kept_columns import conform
-from tokenmill.exports.order import SplitAndShuffle
-from tokenmill.exports.shards import Counts, ShardTask
+from tokenmill.exports.shards import Counts, ShardTask, SplitAndShuffle
 from tokenmill.exports.write_shard import make_shard
 from tokenmill.storage import Folder, folder_at
 from tokenmill.storage.checksum import xxh3_of
 from tokenmill.store import tables
 from tokenmill.store.chain import StoreVersion, claimed_documents, read_head
+from tokenmill.store.job import require_run
 from tokenmill.store.kept import nulled
-from tokenmill.store.run import require_run
 
 _PAIR = np.dtype([("source", "<u4"), ("row", "<u8")])
 

@@ -19,8 +19,7 @@ import pyarrow as pa
 from tokenmill.errors import CorruptStore
 from tokenmill.exports import sorted_runs
 from tokenmill.exports.formats.protocol import ExportedColumn
-from tokenmill.exports.order import SplitAndShuffle
-from tokenmill.exports.shards import Counts
+from tokenmill.exports.shards import Counts, SplitAndShuffle
 from tokenmill.storage import Folder, prefetch_map
 from tokenmill.store.part import PartContent, TokenArray
 

@@ -13,7 +13,7 @@ from tokenmill.errors import USAGE, JobChanged, StoreError, UsageError
 from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import EXPORT, STATE, exports_in, is_begun, is_complete, left_out_changes, stores_digest
-from tokenmill.exports.order import SplitAndShuffle
+from tokenmill.exports.shards import SplitAndShuffle
 from tokenmill.exports.trace import ExportIndex, ShardLocation, in_store, no_tokens
 from tokenmill.humanize import Readable
 from tokenmill.sources import splits_of

@@ -1,5 +1,6 @@
 """Plan the shards of an export: arithmetic on counts, from blocks of documents to ranges of token streams.
 
+The stream of a document, and its position in a shuffle, follow from a hash of its source and row.
 A block is the smallest unit that is read whole: a part, or a range of keys of a shuffle. A stream is a sequence of
 documents over the blocks: the training documents, or the validation documents.
 """
@@ -19,9 +20,11 @@ import pyarrow as pa
 from tokenmill.errors import CorruptStore, UsageError
 from tokenmill.exports.file_checks import WRITE_AGAIN, damaged, publish_checked, read_checked
 from tokenmill.exports.formats.protocol import FormatSpec, Split
-from tokenmill.exports.job import FIRST_SHARD, MAX_TOKENS, PLAN, ExportJob, FrozenExport
+from tokenmill.exports.job import FIRST_SHARD, MAX_TOKENS, PLAN, ExportJob, FrozenExport, Selection
 from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
+from tokenmill.store.held_out import HeldOut
+from tokenmill.tokenizers import document_hash
 
 # Tokens per shard where a split is one file: a worker writes one region of the file at a time.
 REGION_TOKENS = 64_000_000
@@ -264,3 +267,50 @@ def _check_sizes(job: ExportJob, spec: FormatSpec, shards: pa.Table, blocks: Blo
     stream = shards["stream"].to_numpy()
     documents = before[stream, shards["last_block"].to_numpy() + 1] - before[stream, shards["first_block"].to_numpy()]
     check_bytes(spec, job.dtype, job.sequence_tokens, int(tokens.max()), int(documents.max()))
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAndShuffle:
+    """The split and the shuffle of an export.
+
+    The split follows from the identity or the split of a source, so it does not change when sources are added or moved.
+    The shuffle hashes the number of a source, so equal files get different positions.
+    """
+
+    held_out: HeldOut | None
+    seed: int | None
+    identities: npt.NDArray[np.uint64]
+    selection: Selection | None = None
+
+    @classmethod
+    def of(cls, job: ExportJob, identities: npt.NDArray[np.uint64], splits: Sequence[str | None]) -> SplitAndShuffle:
+        """Return the order of a job for documents from sources with these identities and splits."""
+        held_out = HeldOut.of(job.val, identities, splits) if job.val is not None and job.holds_out else None
+        return cls(held_out, job.shuffle, identities, job.selection)
+
+    def streams(self, source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8] | None:
+        """Return the stream of each document, or None if there is only one stream."""
+        if self.held_out is None:
+            return None
+        return np.where(self.held_out.documents(source, row), VAL, TRAIN).astype(np.uint8)
+
+    def selected(self, source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_] | None:
+        """Return whether each document is in the export, or None if all are."""
+        if self.selection is None:
+            return None
+        stores = self.selection.stores
+        edges = np.cumsum([store.sources for store in stores])
+        store = np.searchsorted(edges, source, side="right")
+        limits = np.array([store.limit or 0 for store in stores], np.uint64)[store]
+        is_whole = np.array([store.limit is None for store in stores])[store]
+        keys = document_hash.selection_keys(self.identities, source, row, self.selection.seed)
+        taken: npt.NDArray[np.bool_] = is_whole | (keys < limits)
+        if self.held_out is None:
+            return taken
+        is_first = np.array([store.copy == 0 for store in stores])[store]
+        return np.where(self.held_out.documents(source, row), is_first, taken)
+
+    def keys(self, source: npt.NDArray[np.uint32], row: npt.NDArray[np.uint64]) -> document_hash.Keys:
+        """Return the key of each document. The shuffled corpus is sorted by it."""
+        assert self.seed is not None  # noqa: S101 - callers check for a shuffle
+        return document_hash.document_keys(self.seed, source, row)

@@ -21,8 +21,7 @@ from tokenmill.exports import records
 from tokenmill.exports.documents import DocumentTable
 from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.job import EXPORT, ExportJob, is_complete, manifest_file, read_frozen
-from tokenmill.exports.order import SplitAndShuffle
-from tokenmill.exports.shards import TRAIN, VAL, Counts
+from tokenmill.exports.shards import TRAIN, VAL, Counts, SplitAndShuffle
 from tokenmill.humanize import Readable
 from tokenmill.storage import Folder
 from tokenmill.storage.checksum import xxh3_of

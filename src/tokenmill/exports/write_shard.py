@@ -24,8 +24,7 @@ from tokenmill.exports.formats import find_format
 from tokenmill.exports.formats.protocol import Content, FileRegion, Shard, ShardRecord
 from tokenmill.exports.job import ExportJob, FrozenExport
 from tokenmill.exports.kept_columns import conform
-from tokenmill.exports.order import SplitAndShuffle
-from tokenmill.exports.shards import Counts, ShardTask
+from tokenmill.exports.shards import Counts, ShardTask, SplitAndShuffle
 from tokenmill.exports.shards import tasks as shard_tasks
 from tokenmill.storage import Folder, folder_at, prefetch_map
 from tokenmill.store.listed_parts import ListedParts

@@ -10,8 +10,7 @@ from tokenmill.errors import UsageError
 from tokenmill.humanize import count
 from tokenmill.loader.batches import Batch
 from tokenmill.loader.changes import check_past
-from tokenmill.loader.loader import Loader, restored
-from tokenmill.loader.ranks import LoaderRank
+from tokenmill.loader.loader import Loader, LoaderRank, restored
 from tokenmill.loader.reader import LoaderOptions
 from tokenmill.loader.recipe import Recipe
 from tokenmill.loader.recipe_reader import RecipeReader

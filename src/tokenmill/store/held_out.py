@@ -17,7 +17,7 @@ from tokenmill.errors import UsageError
 from tokenmill.humanize import parse_fraction
 from tokenmill.storage import Folder
 from tokenmill.store import tables
-from tokenmill.store.run import require_run
+from tokenmill.store.job import require_run
 from tokenmill.tokenizers import document_hash
 
 # What a `--val` begins with that names a split of the sources.

@@ -19,11 +19,10 @@ from tokenmill.humanize import Readable, html_table
 from tokenmill.sources import ROW_KINDS, file_at
 from tokenmill.sources.line_numbers import MAX_COUNTED_BYTES, line_numbers
 from tokenmill.store.collection import open_collection, trial_notes
-from tokenmill.store.job import Job
+from tokenmill.store.job import Job, read_vocabulary
 from tokenmill.store.member import read_source_text
 from tokenmill.store.part import PartContent, SkippedRow, TokenArray
 from tokenmill.store.part_index import PartIndex
-from tokenmill.store.run import read_vocabulary
 from tokenmill.system import storage_settings
 from tokenmill.tokenizers.token_bytes import token_bytes_lookup
 

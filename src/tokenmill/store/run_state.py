@@ -14,7 +14,7 @@ from tokenmill.store import heartbeats, layout, tables
 from tokenmill.store.heartbeats import EndRecord, HeartbeatRecord, last_end
 from tokenmill.store.job import Run
 from tokenmill.store.manifest import COUNT_COLUMNS
-from tokenmill.store.mismatch import is_suspect
+from tokenmill.store.state import is_suspect
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,7 @@ from tokenmill.system import machine
 from tokenmill.system.arguments import checked
 from tokenmill.tokenizers import vocabulary_cache
 from tokenmill.tokenizers.boundary_tokens import boundary_token, end_token
-from tokenmill.tokenizers.engines.protocol import Encoded
-from tokenmill.tokenizers.framing import framed
+from tokenmill.tokenizers.engines.protocol import Encoded, framed
 from tokenmill.tokenizers.objects import TokenizerObject
 from tokenmill.tokenizers.resolve import absolute_name, resolve
 from tokenmill.tokenizers.tokenizer import Tokenizer, choose_engine

@@ -23,8 +23,7 @@ import pytest
 
 from tests.support import inline_executor
 from tests.support.restores.remembering import remember_tables
-from tokenmill.storage.local.disk import DiskFolder
-from tokenmill.storage.local.regions import DiskRegions
+from tokenmill.storage.local.disk import DiskFolder, DiskRegions
 from tokenmill.storage.objects.bucket import BucketFolder
 from tokenmill.storage.objects.regions import BucketRegions
 

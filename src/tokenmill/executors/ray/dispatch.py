@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tokenmill.executors.outcomes import Attempt, Cause, Died, Done, ExitReport, Failed, Outcome, Worker
-from tokenmill.executors.retry_policy import RetryPolicy
+from tokenmill.executors.outcomes import Attempt, Cause, Died, Done, ExitReport, Failed, Outcome, RetryPolicy, Worker
 
 # An item is late after this many seconds, and after COPY_FACTOR times the mean; an idle actor then gets a copy of it.
 COPY_SECONDS = 5.0

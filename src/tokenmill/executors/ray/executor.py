@@ -17,11 +17,23 @@ from typing import Any, Self
 
 from tokenmill.errors import RunFailed
 from tokenmill.executors.forkserver_main import Preload
-from tokenmill.executors.outcomes import OWN_BYTES, Capacity, Cause, Died, ExitReport, Item, Outcome, Value, Worker
+from tokenmill.executors.outcomes import (
+    DEFAULT_POLICY,
+    OWN_BYTES,
+    Capacity,
+    Cause,
+    Died,
+    ExitReport,
+    Item,
+    Outcome,
+    RetryPolicy,
+    Value,
+    Worker,
+    never,
+)
 from tokenmill.executors.ray.cluster import Cluster, Node, NodeLostError
 from tokenmill.executors.ray.dispatch import Dispatch
 from tokenmill.executors.ray.node_actor import NodeConfig, NodeReply, own_version
-from tokenmill.executors.retry_policy import DEFAULT_POLICY, RetryPolicy, never
 from tokenmill.humanize import count, size
 from tokenmill.system import machine, storage_settings
 

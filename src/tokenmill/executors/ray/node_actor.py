@@ -16,8 +16,7 @@ from typing import Any, Self
 from tokenmill.errors import RunFailed
 from tokenmill.executors.forkserver_main import Preload
 from tokenmill.executors.local import CHECK_SECONDS, ActiveRun, LocalExecutor
-from tokenmill.executors.outcomes import Died, Outcome
-from tokenmill.executors.retry_policy import RetryPolicy
+from tokenmill.executors.outcomes import Died, Outcome, RetryPolicy
 from tokenmill.system import environment, machine
 from tokenmill.system.storage_settings import Shared, use
 

@@ -13,7 +13,7 @@ import msgspec
 
 from tokenmill.executors.fan_out import run_all
 from tokenmill.executors.messages import describe_death
-from tokenmill.executors.retry_policy import RetryPolicy
+from tokenmill.executors.outcomes import RetryPolicy
 from tokenmill.humanize import Readable
 from tokenmill.pipeline.planning.sample import raise_failure
 from tokenmill.pipeline.unit.commit import Commit
@@ -26,8 +26,7 @@ from tokenmill.pipeline.unit.documents import (
     unit_documents,
 )
 from tokenmill.pipeline.unit.part_builder import PartBuilder
-from tokenmill.pipeline.unit.plan import UnitTask
-from tokenmill.pipeline.unit.position import Position
+from tokenmill.pipeline.unit.plan import Position, UnitTask
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.storage import folder_at, io_threads
 from tokenmill.store.job import Job

@@ -35,10 +35,9 @@ from tokenmill.storage import Folder, folder_at
 from tokenmill.storage.arrow_text import is_text
 from tokenmill.storage.digest import digest_of
 from tokenmill.store import layout
-from tokenmill.store.job import STORE_FORMAT, Run
+from tokenmill.store.job import STORE_FORMAT, Run, read_run, read_vocabulary
 from tokenmill.store.manifest import manifest_run
-from tokenmill.store.mismatch import MismatchRecord, publish_mismatch, read_mismatch
-from tokenmill.store.run import read_run, read_vocabulary
+from tokenmill.store.state import MismatchRecord, publish_mismatch, read_mismatch
 from tokenmill.tokenizers import vocabulary_cache
 from tokenmill.tokenizers.boundary_tokens import boundary_token, end_token
 from tokenmill.tokenizers.resolve import Vocabulary

@@ -11,7 +11,7 @@ from tokenmill.humanize import count
 from tokenmill.pipeline.driving.events import RunEvents, RunLog
 from tokenmill.pipeline.unit.tokenize import Tokenize
 from tokenmill.store.manifest import log_run
-from tokenmill.store.mismatch import read_mismatch
+from tokenmill.store.state import read_mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenmill.errors import BadDocument, LimitReached, MemoryShortage, StorageError, StoreError, TokenizerError
-from tokenmill.executors.outcomes import Died, Done, Failed
-from tokenmill.executors.retry_policy import RetryPolicy
+from tokenmill.executors.outcomes import Died, Done, Failed, RetryPolicy
 from tokenmill.pipeline.driving.isolation import (
     MAX_FAILURES_WITHOUT_SUCCESS,
     after_probe,

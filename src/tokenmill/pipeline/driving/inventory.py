@@ -15,7 +15,7 @@ from tokenmill.pipeline.unit.part_summaries import ANY_SLICE, InvalidPart
 from tokenmill.store import event_log, layout, quarantine
 from tokenmill.store.chain import withdraw_manifest
 from tokenmill.store.manifest import log_run, read_manifest
-from tokenmill.store.mismatch import read_mismatch, rechecked_checksums
+from tokenmill.store.state import read_mismatch, rechecked_checksums
 
 if TYPE_CHECKING:
     import numpy.typing as npt

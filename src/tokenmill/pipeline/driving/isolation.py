@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from tokenmill.executors.outcomes import Cause, Died, Failed
-from tokenmill.executors.retry_policy import RetryPolicy
+from tokenmill.executors.outcomes import Cause, Died, Failed, RetryPolicy
 from tokenmill.humanize import signal_name
 from tokenmill.pipeline.unit.isolate import ExcludedRow, IsolatedUnit, RowId
-from tokenmill.pipeline.unit.position import position_in
+from tokenmill.pipeline.unit.plan import position_in
 from tokenmill.tokenizers.engines.protocol import CannotEncode
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tokenmill.pipeline.unit import plan
 from tokenmill.store import layout
-from tokenmill.store.mismatch import rechecked_units
+from tokenmill.store.state import rechecked_units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -18,8 +18,8 @@ from tokenmill.store import quarantine
 from tokenmill.store.chain import StoreVersion, head_at
 from tokenmill.store.deny import read_rules
 from tokenmill.store.duplicates import read_duplicates
+from tokenmill.store.job import read_vocabulary
 from tokenmill.store.manifest import is_listed
-from tokenmill.store.run import read_vocabulary
 
 
 @dataclass

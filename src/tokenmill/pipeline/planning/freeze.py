@@ -38,8 +38,7 @@ from tokenmill.store import layout, tables
 from tokenmill.store.chain import BASE, Head, refuse_remaking, withdraw_manifest
 from tokenmill.store.deny import deny_name, parse_list, read_content
 from tokenmill.store.duplicates import duplicates_bytes, duplicates_name, read_duplicates
-from tokenmill.store.job import Run
-from tokenmill.store.run import read_vocabulary, run_record
+from tokenmill.store.job import Run, read_vocabulary, run_record
 from tokenmill.store.state import Operation, State, StoreState, enter
 from tokenmill.tokenizers.tokenizer import REFERENCES
 

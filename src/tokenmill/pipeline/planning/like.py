@@ -17,7 +17,7 @@ from tokenmill.options import JobOptions, PrepareOptions
 from tokenmill.storage import folder_at
 from tokenmill.store.chain import erased_rules
 from tokenmill.store.deny import read_content, read_rules
-from tokenmill.store.run import read_run, read_vocabulary
+from tokenmill.store.job import read_run, read_vocabulary
 from tokenmill.store.state import Operation, enter
 from tokenmill.system.arguments import options_of
 from tokenmill.tokenizers import hub_models

@@ -17,8 +17,7 @@ import numpy as np
 from tokenmill.errors import TRY_AGAIN, CorruptStore, JobChanged
 from tokenmill.executors.fan_out import FanOut, run_all
 from tokenmill.executors.messages import work_failed
-from tokenmill.executors.outcomes import Died, Failed
-from tokenmill.executors.retry_policy import DEFAULT_POLICY
+from tokenmill.executors.outcomes import DEFAULT_POLICY, Died, Failed
 from tokenmill.pipeline.planning.compare import USE_THE_ORIGINAL
 from tokenmill.pipeline.planning.freeze import freeze, grow, publish_again, publish_lists
 from tokenmill.pipeline.planning.run_once import PLANNING, run_once
@@ -30,9 +29,8 @@ from tokenmill.store.chain import FIRST, StoreVersion, withdraw_manifest
 from tokenmill.store.kept import publish_kept, read_kept
 from tokenmill.store.layout import kept_name, part_name
 from tokenmill.store.manifest import publish_manifest
-from tokenmill.store.mismatch import rechecked_name
 from tokenmill.store.part import check_content, open_part, write_part
-from tokenmill.store.state import State, look
+from tokenmill.store.state import State, look, rechecked_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -18,13 +18,11 @@ import pyarrow.compute as pc
 
 from tokenmill.executors.fan_out import PATIENT, ignore, run_all
 from tokenmill.executors.messages import work_failed
-from tokenmill.executors.outcomes import Died, Failed
-from tokenmill.executors.retry_policy import RetryPolicy
+from tokenmill.executors.outcomes import Died, Failed, RetryPolicy
 from tokenmill.pipeline.planning.estimate import CorpusEstimate, Sample, choose_units, make_estimate
 from tokenmill.pipeline.unit.documents import WorkerLimits, loaded_tokenizer, unit_documents
 from tokenmill.pipeline.unit.messages import span
-from tokenmill.pipeline.unit.plan import UnitTask, tasks
-from tokenmill.pipeline.unit.position import DEFAULT_SECONDS, Position
+from tokenmill.pipeline.unit.plan import DEFAULT_SECONDS, Position, UnitTask, tasks
 from tokenmill.sources import ROW_KINDS, compression_ratio
 from tokenmill.sources.documents import Documents, SourceFile
 from tokenmill.storage import folder_at

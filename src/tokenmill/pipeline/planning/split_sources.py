@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 
 from tokenmill.errors import SourceError, TokenmillError
 from tokenmill.executors.fan_out import run_all
-from tokenmill.executors.outcomes import Died, Failed
-from tokenmill.executors.retry_policy import RetryPolicy
+from tokenmill.executors.outcomes import Died, Failed, RetryPolicy
 from tokenmill.pipeline.unit import plan
 from tokenmill.sources import NATIVE_KINDS, file_at, files_between, split_file
 from tokenmill.sources.foreign import refuse_foreign

@@ -10,8 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.pipeline.unit.documents import PREFETCH_FILES
-from tokenmill.pipeline.unit.plan import UnitTask
-from tokenmill.pipeline.unit.position import Position
+from tokenmill.pipeline.unit.plan import Position, UnitTask
 from tokenmill.sources import prefetch, read_columns
 from tokenmill.sources.documents import Columns, ReadOptions, RowArray, Slice, SourceFile
 from tokenmill.sources.missing_column import NoColumn, check_first_lines

@@ -12,8 +12,8 @@ from tokenmill.pipeline.unit.part_builder import BuiltPart, PartBuilder
 from tokenmill.storage import AlreadyPublishedError, Folder
 from tokenmill.store import layout
 from tokenmill.store.layout import part_name
-from tokenmill.store.mismatch import MismatchRecord, mark_rechecked, publish_mismatch, rechecked_name
 from tokenmill.store.part import PartSummary, check_content, open_part, read_summary
+from tokenmill.store.state import MismatchRecord, mark_rechecked, publish_mismatch, rechecked_name
 from tokenmill.tokenizers.tokenizer import Tokenizer
 
 # How often a recheck replaces a part that a driver without the recheck keeps publishing first.

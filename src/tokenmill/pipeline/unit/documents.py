@@ -11,19 +11,16 @@ import msgspec
 
 from tokenmill.errors import EngineMismatch, TokenizerError
 from tokenmill.pipeline.unit.left_out import NOTHING, LeftOut, without_rows
-from tokenmill.pipeline.unit.plan import UnitTask
-from tokenmill.pipeline.unit.position import DEFAULT_SECONDS, Position
+from tokenmill.pipeline.unit.plan import DEFAULT_SECONDS, Position, UnitTask
 from tokenmill.sources import prefetch, read_documents
 from tokenmill.sources.documents import Documents, ReadOptions, SourceFile
 from tokenmill.sources.line_numbers import place
 from tokenmill.storage import Folder, folder_at, io_threads
 from tokenmill.storage.digest import digest_of
-from tokenmill.store.job import Job
+from tokenmill.store.job import Job, read_vocabulary
 from tokenmill.store.member import whole_file
-from tokenmill.store.run import read_vocabulary
 from tokenmill.tokenizers.audit import AuditMismatchError
-from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded
-from tokenmill.tokenizers.framing import framed
+from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded, framed
 from tokenmill.tokenizers.resolve import resolve_offline
 from tokenmill.tokenizers.tokenizer import REFERENCES, Tokenizer, choose_engine
 

@@ -26,8 +26,7 @@ from tokenmill.pipeline.unit.documents import (
 )
 from tokenmill.pipeline.unit.left_out import left_out
 from tokenmill.pipeline.unit.part_builder import PartBuilder
-from tokenmill.pipeline.unit.plan import UnitTask
-from tokenmill.pipeline.unit.position import Position
+from tokenmill.pipeline.unit.plan import Position, UnitTask
 from tokenmill.sources.bad_rows import bad_row
 from tokenmill.sources.documents import BadRow, Documents, SourceFile
 from tokenmill.sources.line_numbers import place

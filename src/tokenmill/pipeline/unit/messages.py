@@ -16,7 +16,7 @@ from tokenmill.executors.messages import (
 )
 from tokenmill.executors.outcomes import Died, Failed, Worker
 from tokenmill.humanize import count
-from tokenmill.pipeline.unit.position import STAGES, position_in
+from tokenmill.pipeline.unit.plan import STAGES, position_in
 from tokenmill.sources import ROW_KINDS
 from tokenmill.sources.bad_rows import NOT_AN_OBJECT, NOT_TEXT, NOT_UTF8, TOO_LONG
 from tokenmill.sources.missing_column import NoColumn

@@ -30,11 +30,11 @@ from tokenmill.store.part import (
     PartContent,
     PartSummary,
     SkippedRow,
+    TextHash,
     TokenArray,
     publish_part,
     with_checksum,
 )
-from tokenmill.store.text_hash import TextHash
 from tokenmill.tokenizers.control_tokens import control_tokens
 from tokenmill.tokenizers.engines.protocol import Encoded
 

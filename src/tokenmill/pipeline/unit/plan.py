@@ -1,4 +1,7 @@
-"""The plan: how the sources are split into units. A table that is frozen before the first unit is started."""
+"""The plan: how the sources are split into units. A table that is frozen before the first unit is started.
+
+The position of a worker in its unit is marked while it works, and reported when it dies.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import SourceError, TokenmillError
-from tokenmill.pipeline.unit.position import Position
 from tokenmill.sources import files_between, require_columns, split_file, splits_of
 from tokenmill.sources.documents import ReadOptions, Slice, Slices, SourceFile
 from tokenmill.sources.missing_column import OTHER_COLUMN
 from tokenmill.storage import Threads
 from tokenmill.storage.digest import hash_of
 from tokenmill.store.tables import PLAN_SCHEMA
+from tokenmill.system import status_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -195,3 +198,38 @@ def tasks(plan: pa.Table, sources: pa.Table, units: Iterable[int]) -> Iterator[U
             rows=int(rows[unit]) if is_counted[unit] else None,
             slice="" if slices is None else slices[unit],
         )
+
+
+# The stages of a unit, as messages describe them.
+STAGES = {
+    "begin": "looking whether it is done",
+    "cut": "reading the footer",
+    "load": "loading the tokenizer",
+    "read": "reading",
+    "encode": "encoding",
+    "write": "writing the part",
+}
+
+# How long a stage may take before the worker counts as stuck: reads and writes may wait for a slow network.
+DEFAULT_SECONDS = 600.0
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True):
+    """A stage of the work on a unit, and the rows [first, last] of a source that are being processed, if any."""
+
+    stage: str
+    source: int | None = None
+    first: int | None = None
+    last: int | None = None
+
+    def mark(self, seconds: float = DEFAULT_SECONDS) -> None:
+        """Mark this as the position of the worker, which counts as stuck after `seconds`."""
+        status_page.set_status(msgspec.json.encode(self), seconds)
+
+
+def position_in(note: bytes) -> Position | None:
+    """The position that a worker marked, if it marked one."""
+    try:
+        return msgspec.json.decode(note, type=Position)
+    except msgspec.MsgspecError:
+        return None

@@ -28,12 +28,11 @@ from tokenmill.pipeline.unit.documents import (
 )
 from tokenmill.pipeline.unit.left_out import left_out
 from tokenmill.pipeline.unit.part_builder import PartBuilder
-from tokenmill.pipeline.unit.plan import UnitTask
-from tokenmill.pipeline.unit.position import Position
+from tokenmill.pipeline.unit.plan import Position, UnitTask
 from tokenmill.sources.documents import Documents, SourceFile
 from tokenmill.storage import folder_at, io_threads
 from tokenmill.store.job import Job
-from tokenmill.store.mismatch import MismatchRecord, publish_mismatch
+from tokenmill.store.state import MismatchRecord, publish_mismatch
 from tokenmill.system import machine
 from tokenmill.tokenizers.tokenizer import Tokenizer
 

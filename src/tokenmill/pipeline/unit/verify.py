@@ -30,14 +30,13 @@ from tokenmill.store.part import (
     PartContent,
     PartSummary,
     SkippedRow,
+    TextHash,
     check_content,
     check_part,
     open_part,
 )
-from tokenmill.store.text_hash import TextHash
 from tokenmill.tokenizers import document_hash
-from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded
-from tokenmill.tokenizers.framing import framed
+from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded, framed
 
 # The key of the document hash that decides which documents are compared.
 SAMPLE_KEY = 1
