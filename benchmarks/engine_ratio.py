@@ -33,7 +33,7 @@ from benchmarks.corpora import TEXTS, Corpus, add_corpus_option, make_text, writ
 from benchmarks.processes import MAX_OTHERS, Timed, time_process, tokenmill_command
 from benchmarks.worker_profile import print_profile, profile_command, profile_worker
 from tokenmill.pipeline.planning.request import versions
-from tokenmill.tokenizers.resolve import resolve
+from tokenmill.tokenization.resolve import resolve
 
 # What gigatoken calls the split patterns of the encodings.
 SCHEMES = {"gpt2": "gpt2", "r50k_base": "gpt2", "p50k_base": "gpt2", "cl100k_base": "gpt4", "o200k_base": "o200k"}

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 import tokenmill
-from tokenmill.loader.packing import WINDOW_GRAINS, pack
-from tokenmill.loader.reader import DEFAULT_GRAIN
+from tokenmill.training.packing import WINDOW_GRAINS, pack
+from tokenmill.training.reader import DEFAULT_GRAIN
 
 # Windows of packing that are compared, in grains.
 WINDOWS = (8, 32, 128)

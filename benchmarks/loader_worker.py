@@ -108,7 +108,7 @@ def ours(store: str, rows: int, **options: Any) -> Reader:
 
 def with_torch(store: str, rows: int) -> Reader:
     """The data loader for PyTorch, in this process."""
-    from tokenmill.loader.torch import TokenDataLoader  # noqa: PLC0415
+    from tokenmill.training.torch import TokenDataLoader  # noqa: PLC0415
 
     feed = TokenDataLoader(tokenmill_loader(store, rows))
 
@@ -142,7 +142,7 @@ def with_grain(store: str, rows: int, is_source_ours: bool) -> Reader:
     import grain  # noqa: PLC0415
 
     if is_source_ours:
-        from tokenmill.loader.grain import TokenSource  # noqa: PLC0415
+        from tokenmill.training.grain import TokenSource  # noqa: PLC0415
 
         dataset = grain.MapDataset.source(TokenSource(tokenmill_loader(store, rows)))
     else:
@@ -322,7 +322,7 @@ CONTENDERS: dict[str, Callable[[str, int], Reader]] = {
 # Modules that a contender imports, so that the time of imports is not measured.
 MODULES = {
     "get_batch": ("torch",),
-    "tokenmill, torch": ("tokenmill.loader.torch",),
+    "tokenmill, torch": ("tokenmill.training.torch",),
     "tokenmill, grain": ("grain",),
     "grain": ("grain",),
     "litdata": ("litdata",),

@@ -53,8 +53,8 @@ from tokenmill.pipeline.planning.resources import plan_resources
 from tokenmill.pipeline.unit import plan
 from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.pipeline.unit.tokenize import Tokenize
-from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
-from tokenmill.tokenizers.tokenizer import CACHE_BYTES
+from tokenmill.tokenization.engines.gigatoken import GigatokenEngine
+from tokenmill.tokenization.tokenizer import CACHE_BYTES
 
 SAMPLE_SECONDS = 0.05
 MAX_GROWTH = 1.10

@@ -19,8 +19,8 @@ from tokenmill.store import layout, tables
 from tokenmill.store.job import Job, Run, run_record
 from tokenmill.store.manifest import manifest_columns, manifest_row, publish_manifest
 from tokenmill.store.part import PartContent, PartSummary, write_part
-from tokenmill.tokenizers.engines.tiktoken import format_ranks
-from tokenmill.tokenizers.spec import TokenizerSpec
+from tokenmill.tokenization.engines.tiktoken import format_ranks
+from tokenmill.tokenization.spec import TokenizerSpec
 
 END = 50256
 PART_TOKENS = 4_000_000

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tokenmill.tokenizers import document_hash
-from tokenmill.tokenizers.audit import AUDIT_FRACTION, FIRST_AUDIT_BYTES, Audit, AuditMismatchError
-from tokenmill.tokenizers.engines.protocol import Encoded
-from tokenmill.tokenizers.resolve import resolve
-from tokenmill.tokenizers.token_lengths import TokenLengths
-from tokenmill.tokenizers.tokenizer import Tokenizer
+from tokenmill.tokenization import document_hash
+from tokenmill.tokenization.audit import AUDIT_FRACTION, FIRST_AUDIT_BYTES, Audit, AuditMismatchError
+from tokenmill.tokenization.engines.protocol import Encoded
+from tokenmill.tokenization.resolve import resolve
+from tokenmill.tokenization.token_lengths import TokenLengths
+from tokenmill.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from tokenmill.tokenizers.engines.protocol import Engine
+    from tokenmill.tokenization.engines.protocol import Engine
 
 UNIT_BYTES = 4 << 20
 

@@ -1,6 +1,6 @@
 """Derives the code points on which gigatoken and the reference engines may disagree, for the installed versions.
 
-    python scripts/derive_unicode_gap.py            # prints the ranges, for src/tokenmill/tokenizers/unicode_gap.txt
+    python scripts/derive_unicode_gap.py            # prints the ranges, for src/tokenmill/tokenization/unicode_gap.txt
     python scripts/derive_unicode_gap.py --check    # exits with 1 if that file lacks one of them
 
 No vocabulary is needed. A synthetic one, of all bytes and all pairs of bytes, shows where a text was split: a token of
@@ -26,8 +26,8 @@ import tiktoken
 import tiktoken_ext.openai_public
 import tokenizers
 
-from tokenmill.tokenizers import unicode_gap
-from tokenmill.tokenizers.split_patterns import DEEPSEEK_SPLITS, JSON_SPLITS
+from tokenmill.tokenization import unicode_gap
+from tokenmill.tokenization.split_patterns import DEEPSEEK_SPLITS, JSON_SPLITS
 
 Encode = Callable[[list[str]], list[list[int]]]
 

@@ -29,9 +29,9 @@ import pyarrow.parquet as pq
 import tokenizers
 
 from tests.support.families import FAMILIES, adversarial, byte_fallback_families
-from tokenmill.tokenizers.engines.protocol import Encoded
-from tokenmill.tokenizers.resolve import Vocabulary, resolve
-from tokenmill.tokenizers.tokenizer import REFERENCES, Tokenizer, choose_engine
+from tokenmill.tokenization.engines.protocol import Encoded
+from tokenmill.tokenization.resolve import Vocabulary, resolve
+from tokenmill.tokenization.tokenizer import REFERENCES, Tokenizer, choose_engine
 
 DOCUMENTS_PER_BATCH = 500
 # OpenAI's encodings, whose reference is tiktoken.

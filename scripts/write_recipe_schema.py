@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from tokenmill.loader.recipe import json_schema
+from tokenmill.training.recipe import json_schema
 
 PAGE = Path(__file__).parent.parent / "docs" / "recipe.schema.json"
 

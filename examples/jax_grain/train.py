@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import tokenmill
-from tokenmill.loader.grain import TokenSource
+from tokenmill.training.grain import TokenSource
 
 WIDTH = 32
 LEARNING_RATE = 0.5

@@ -27,7 +27,7 @@ try:
 except ModuleNotFoundError:
     sys.exit("train.py needs PyTorch: pip install torch")
 
-from tokenmill.loader.torch import TokenDataLoader
+from tokenmill.training.torch import TokenDataLoader
 
 CONTEXT = 64
 BATCH = 12  # sequences of all ranks together: divisible by 1, 2, 3 and 4

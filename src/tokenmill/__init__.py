@@ -11,8 +11,6 @@ Heavy modules are imported on first use.
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tokenmill.errors import TokenmillError as TokenmillError
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
     from tokenmill.api.status import status as status
     from tokenmill.api.tokenizers import tokenizers as tokenizers
     from tokenmill.api.verify import verify as verify
-    from tokenmill.tokenizers.tokenize_fn import tokenize_fn as tokenize_fn
+    from tokenmill.tokenization.tokenize_fn import tokenize_fn as tokenize_fn
 
 __version__ = "0.1.0"
 # The module of each public name, imported on first use.
@@ -67,12 +65,10 @@ _MODULES = {
     "report": "tokenmill.api.report",
     "stats": "tokenmill.api.stats",
     "status": "tokenmill.api.status",
-    "tokenize_fn": "tokenmill.tokenizers.tokenize_fn",
+    "tokenize_fn": "tokenmill.tokenization.tokenize_fn",
     "tokenizers": "tokenmill.api.tokenizers",
     "verify": "tokenmill.api.verify",
 }
-# Functions that have the name of a package.
-_PACKAGES = ("doctor", "loader", "tokenizers")
 
 __all__ = ["TokenmillError", "results", "using", *_MODULES]  # noqa: PLE0604 - its keys are strings
 
@@ -84,23 +80,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for a public one
             return importlib.import_module("tokenmill.results")
         if name not in _MODULES:
             raise AttributeError(f"module 'tokenmill' has no attribute {name!r}")
-        value = getattr(importlib.import_module(_MODULES[name]), name)
-        if name in _PACKAGES:
-            # `import tokenmill.loader.torch as adapters` looks for `torch` in the module of this name.
-            value.__name__ = f"{__name__}.{name}"
-        return value
-
-
-class _Package(ModuleType):
-    """The package itself. A public function stays the attribute when the package of the same name is imported."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # The import system sets the attribute `loader` when it has imported tokenmill/loader.
-        if name not in _MODULES or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
+        return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

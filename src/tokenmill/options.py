@@ -17,7 +17,7 @@ from tokenmill.system.arguments import option, required
 if TYPE_CHECKING:
     from tokenmill.executors.outcomes import Pool
     from tokenmill.executors.progress import Reporter
-    from tokenmill.tokenizers.objects import TokenizerObject
+    from tokenmill.tokenization.objects import TokenizerObject
 else:  # objects whose types are not checked, so that no module is loaded for them
     Pool = Reporter = TokenizerObject = Any
 

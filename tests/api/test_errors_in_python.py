@@ -20,7 +20,7 @@ PACKAGE = Path(inspect.getfile(tokenmill)).parent
 VALUES = {"all", "auto", "converted", "drop", "local", "megatron", "merge", "nanogpt", "none", "quarantine", "val"}
 VALUES |= {"parse", "refuse", "text"}
 # Their messages are for commands only.
-COMMAND_ROOMS = ("cli", "doctor")
+COMMAND_ROOMS = ("cli", "diagnosis")
 MESSAGES = {
     "Set it with --eot ID, or use --eot none.": 'Set it with eot=ID, or use eot="none".',
     "a run with another --unit-bytes": "a run with another unit_bytes=",

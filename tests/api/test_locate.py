@@ -23,8 +23,8 @@ from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.locator import LocatedDocument, Locator
 from tokenmill.exports.trace import ExportIndex
 from tokenmill.storage import folder_at
-from tokenmill.tokenizers.spec import TokenizerSpec
-from tokenmill.tokenizers.token_bytes import token_bytes_lookup
+from tokenmill.tokenization.spec import TokenizerSpec
+from tokenmill.tokenization.token_bytes import token_bytes_lookup
 
 POSITIONS = 30
 LONG = "a long document, which goes on through several shards " * 120

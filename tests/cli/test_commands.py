@@ -20,7 +20,7 @@ from tokenmill.humanize import wrap
 from tokenmill.sources.named_datasets import resolve_sources
 from tokenmill.storage import folder_at
 from tokenmill.store.part import open_part, write_part
-from tokenmill.tokenizers.resolve import resolve
+from tokenmill.tokenization.resolve import resolve
 
 ENGINE = ("--engine", "tiktoken")
 TOKENS = ("--tokenizer", SMALL_TIKTOKEN, "--eot", "1199", *ENGINE)

@@ -24,7 +24,7 @@ from tokenmill.executors.outcomes import (
     error_record,
 )
 from tokenmill.sources.missing_column import NoColumn
-from tokenmill.tokenizers.audit import AuditMismatchError
+from tokenmill.tokenization.audit import AuditMismatchError
 
 WORKER = Worker(7, 0)
 ALL_ERRORS = (*vars(errors).values(), NoColumn, AuditMismatchError)

@@ -47,8 +47,8 @@ from tokenmill.storage import folder_at, publish_new
 from tokenmill.store import layout, tables
 from tokenmill.store.job import Run
 from tokenmill.store.part import PartContent, PartSummary, SkippedRow, open_part, write_part
-from tokenmill.tokenizers.engines.gigatoken import PIECE_BYTES, GigatokenEngine
-from tokenmill.tokenizers.engines.protocol import Encoded
+from tokenmill.tokenization.engines.gigatoken import PIECE_BYTES, GigatokenEngine
+from tokenmill.tokenization.engines.protocol import Encoded
 
 END = 1199
 

@@ -20,13 +20,13 @@ from tests.support.documents import DOCUMENTS
 from tokenmill.errors import TokenmillError, UsageError
 from tokenmill.options import EngineName
 from tokenmill.system import machine
-from tokenmill.tokenizers.audit import AuditMismatchError
-from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
-from tokenmill.tokenizers.engines.protocol import Encoded
-from tokenmill.tokenizers.engines.tiktoken import parse_ranks
-from tokenmill.tokenizers.resolve import SCHEMES, resolve
-from tokenmill.tokenizers.tokenizer import Tokenizer
-from tokenmill.tokenizers.unicode_gap import GAP
+from tokenmill.tokenization.audit import AuditMismatchError
+from tokenmill.tokenization.engines.gigatoken import GigatokenEngine
+from tokenmill.tokenization.engines.protocol import Encoded
+from tokenmill.tokenization.engines.tiktoken import parse_ranks
+from tokenmill.tokenization.resolve import SCHEMES, resolve
+from tokenmill.tokenization.tokenizer import Tokenizer
+from tokenmill.tokenization.unicode_gap import GAP
 
 PATTERNS = {"gpt2": "gpt2", "cl100k": "cl100k_base", "o200k": "o200k_base"}
 END = 1199

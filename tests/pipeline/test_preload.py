@@ -13,7 +13,7 @@ from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.unit import documents as units
 from tokenmill.storage import folder_at
 from tokenmill.store.job import require_run
-from tokenmill.tokenizers.resolve import resolve_offline
+from tokenmill.tokenization.resolve import resolve_offline
 
 
 def preloaded_tokenizers(directory: str) -> tuple[int, bool]:

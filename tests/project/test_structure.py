@@ -89,10 +89,10 @@ def test_the_list_of_slow_files_has_no_old_names() -> None:
 # The modules that write variables of the environment, and why.
 WRITE_VARIABLES = {
     "system.environment",  # workers, which receive the variables of the process that they work for
-    "doctor.examining.inside.loading",  # a process that the doctor starts to examine a function
+    "diagnosis.examining.inside.loading",  # a process that the doctor starts to examine a function
     "cli.options",  # the process of a command that has not loaded numpy
-    "tokenizers.engines.huggingface",  # while a batch is encoded
-    "tokenizers.engines.gigatoken",  # workers
+    "tokenization.engines.huggingface",  # while a batch is encoded
+    "tokenization.engines.gigatoken",  # workers
     "executors.ray.cluster",  # while Ray is imported and started
 }
 

@@ -23,7 +23,7 @@ from tokenmill.results import Estimate
 from tokenmill.sources import catalog
 from tokenmill.sources.documents import Slices
 from tokenmill.sources.named_datasets import resolve_sources
-from tokenmill.tokenizers.resolve import resolve
+from tokenmill.tokenization.resolve import resolve
 
 EDU = "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9"
 TOKENS = ("--tokenizer", SMALL_TIKTOKEN, "--eot", "1199", "--engine", "tiktoken")

@@ -19,8 +19,8 @@ from tokenmill.storage import folder_at
 from tokenmill.storage.hub import listing
 from tokenmill.storage.objects import credentials
 from tokenmill.system import storage_settings
-from tokenmill.tokenizers import vocabulary_cache
-from tokenmill.tokenizers.resolve import Vocabulary, resolve
+from tokenmill.tokenization import vocabulary_cache
+from tokenmill.tokenization.resolve import Vocabulary, resolve
 
 ELSEWHERE = "http://192.0.2.1:9000"
 """An address that is reserved for documentation: nothing answers there."""

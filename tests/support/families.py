@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tokenmill.tokenizers.split_patterns import DEEPSEEK_SPLITS, JSON_SPLITS, NANOCHAT_SPLIT
+from tokenmill.tokenization.split_patterns import DEEPSEEK_SPLITS, JSON_SPLITS, NANOCHAT_SPLIT
 
 Json = dict[str, Any]
 # The text of an added token, whether it is special, whether it is matched in normalized text.

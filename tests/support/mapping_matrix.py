@@ -22,12 +22,12 @@ def main(method: str, used_before: str, cache: str, counts: list[int], tokenizer
     import multiprocess
 
     import tokenmill
-    from tokenmill.tokenizers import tokenize_fn
+    from tokenmill.tokenization import tokenize_fn
 
     datasets.disable_progress_bars()
     multiprocess.set_start_method(method)
     if method == "forkserver":
-        multiprocess.set_forkserver_preload(["datasets", "tokenmill.tokenizers.tokenize_fn"])
+        multiprocess.set_forkserver_preload(["datasets", "tokenmill.tokenization.tokenize_fn"])
     functions = {tokenizer: tokenmill.tokenize_fn(tokenizer) for tokenizer in tokenizers}
     if used_before == "used":
         for function in functions.values():

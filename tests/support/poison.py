@@ -29,10 +29,10 @@ _SITE = '''
 import importlib.abc, importlib.machinery, sys
 
 class Hook(importlib.abc.MetaPathFinder):
-    """Poisons tokenmill.tokenizers.tokenizer when it is first imported."""
+    """Poisons tokenmill.tokenization.tokenizer when it is first imported."""
 
     def find_spec(self, name, path=None, target=None):
-        if name != "tokenmill.tokenizers.tokenizer":
+        if name != "tokenmill.tokenization.tokenizer":
             return None
         sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path)
@@ -88,8 +88,8 @@ def infected() -> Iterator[None]:
     """Give the engine to this process alone, for documents that raise or get a wrong token."""
     import pytest  # not in workers, which load this module as well
 
-    from tokenmill.tokenizers import tokenizer
-    from tokenmill.tokenizers.engines.gigatoken import GigatokenEngine
+    from tokenmill.tokenization import tokenizer
+    from tokenmill.tokenization.engines.gigatoken import GigatokenEngine
 
     with pytest.MonkeyPatch.context() as patch:
         for engine in (tokenizer.Tokenizer, GigatokenEngine):

@@ -17,7 +17,7 @@ from tokenmill.storage import folder_at, prefetch_map
 from tokenmill.store.job import Job, read_vocabulary
 from tokenmill.store.listed_parts import ListedParts
 from tokenmill.store.part import PartContent, PartSummary
-from tokenmill.tokenizers.token_bytes import token_bytes_lookup
+from tokenmill.tokenization.token_bytes import token_bytes_lookup
 
 # Few enough tokens to stay in the processor's cache while they are counted.
 TOKENS_PER_BATCH = 1 << 18

@@ -37,7 +37,7 @@ from tokenmill.store.collection import Collection, trial_notes
 from tokenmill.store.control_counts import ControlTokens
 from tokenmill.store.job import read_vocabulary
 from tokenmill.store.member import Member
-from tokenmill.tokenizers.token_bytes import token_bytes_lookup
+from tokenmill.tokenization.token_bytes import token_bytes_lookup
 
 if TYPE_CHECKING:
     from tokenmill.pipeline.planning.resources import Resources

@@ -12,7 +12,7 @@ from tokenmill.options import StrPath
 from tokenmill.pipeline.bench.result import BenchResult
 from tokenmill.pipeline.bench.run import BenchOptions, parse_worker_counts, run_bench
 from tokenmill.system.arguments import checked
-from tokenmill.tokenizers.objects import TokenizerObject
+from tokenmill.tokenization.objects import TokenizerObject
 
 
 @checked

@@ -19,8 +19,8 @@ from tokenmill.pipeline.bench.library import machine_bytes_per_second
 from tokenmill.pipeline.planning.estimate import ROW_BYTES, Estimate, Footprint
 from tokenmill.sources import catalog
 from tokenmill.system.arguments import checked
-from tokenmill.tokenizers.resolve import SCHEMES, resolve
-from tokenmill.tokenizers.tokenizer import choose_engine
+from tokenmill.tokenization.resolve import SCHEMES, resolve
+from tokenmill.tokenization.tokenizer import choose_engine
 
 # Text bytes per GPT-2 token of FineWeb. The token counts of the catalog are those of GPT-2.
 TEXT_BYTES_PER_TOKEN = 4.6

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import overload
 
-from tokenmill.doctor.examining.examination import Examination, examine
-from tokenmill.doctor.watching.command import Watched, watch
+from tokenmill.diagnosis.examining.examination import Examination, examine
+from tokenmill.diagnosis.watching.command import Watched, watch
 from tokenmill.errors import UsageError
 from tokenmill.system.arguments import checked
 

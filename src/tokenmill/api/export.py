@@ -29,7 +29,6 @@ from tokenmill.exports.result import ExportResult
 from tokenmill.exports.selection import SelectedStores, SourceBudget, select
 from tokenmill.exports.write_shard import ExportContext, split_folder
 from tokenmill.humanize import size
-from tokenmill.loader.recipe import is_recipe
 from tokenmill.options import ExportOptions
 from tokenmill.pipeline.driving.preflight import too_small
 from tokenmill.pipeline.planning.estimate import Footprint
@@ -39,6 +38,7 @@ from tokenmill.storage import Folder, folder_at, free_bytes
 from tokenmill.store.collection import Collection, open_collection
 from tokenmill.store.job import read_run, require_run
 from tokenmill.system.arguments import takes
+from tokenmill.training.recipe import is_recipe
 
 # With fewer tokens per worker, starting another worker takes longer than it saves.
 TOKENS_PER_WORKER = 4_000_000

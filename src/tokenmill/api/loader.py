@@ -9,19 +9,19 @@ from typing import get_args
 from tokenmill.api.parameters import store_paths
 from tokenmill.errors import UsageError
 from tokenmill.humanize import parse_size
-from tokenmill.loader.batches import DEFAULT_FIELDS, Field, check_fields
-from tokenmill.loader.loader import Loader, LoaderRank, find_rank
-from tokenmill.loader.order import Shuffle
-from tokenmill.loader.packing import Packing
-from tokenmill.loader.prefetch import DEFAULT_PREFETCH_BYTES
-from tokenmill.loader.reader import DEFAULT_GRAIN, LoaderOptions
-from tokenmill.loader.recipe import Recipe, is_recipe, read_recipe
-from tokenmill.loader.recipe_loader import RecipeLoader
-from tokenmill.loader.recipe_reader import RecipeReader, recipe_options
-from tokenmill.loader.split_table import Split
 from tokenmill.options import Stores
 from tokenmill.store.held_out import parse_held_out
 from tokenmill.system.arguments import checked
+from tokenmill.training.batches import DEFAULT_FIELDS, Field, check_fields
+from tokenmill.training.loader import Loader, LoaderRank, find_rank
+from tokenmill.training.order import Shuffle
+from tokenmill.training.packing import Packing
+from tokenmill.training.prefetch import DEFAULT_PREFETCH_BYTES
+from tokenmill.training.reader import DEFAULT_GRAIN, LoaderOptions
+from tokenmill.training.recipe import Recipe, is_recipe, read_recipe
+from tokenmill.training.recipe_loader import RecipeLoader
+from tokenmill.training.recipe_reader import RecipeReader, recipe_options
+from tokenmill.training.split_table import Split
 
 __all__ = ["Loader", "loader"]
 
@@ -48,7 +48,7 @@ def loader(  # noqa: PLR0913 - the options of the command, by their names
 
     `loader[step]` is the batch of a step: the same in every process, for any number of ranks and workers. A `for` loop
     takes batches from the cursor on, and `state_dict` is one number and the choices that it belongs to. Batches are
-    dicts of NumPy arrays; `tokenmill.loader.torch` has datasets for PyTorch.
+    dicts of NumPy arrays; `tokenmill.training.torch` has datasets for PyTorch.
 
     Args:
         stores: A complete store or several: paths, or addresses such as `s3://bucket/run`; or a recipe, a file that

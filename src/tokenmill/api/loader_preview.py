@@ -8,8 +8,8 @@ import msgspec
 
 from tokenmill.api.open import Store
 from tokenmill.humanize import Readable
-from tokenmill.loader.batches import Batch
-from tokenmill.loader.loader import Loader
+from tokenmill.training.batches import Batch
+from tokenmill.training.loader import Loader
 
 # Rows whose documents are counted.
 SAMPLE_ROWS = 256

@@ -13,13 +13,13 @@ from tokenmill.errors import UsageError
 from tokenmill.exports.locator import LocatedDocument, Locator, exported_stores, find_folder
 from tokenmill.exports.trace import ExportIndex, ShardLocation
 from tokenmill.humanize import Readable
-from tokenmill.loader.order import Shuffle
-from tokenmill.loader.packing import Packing
-from tokenmill.loader.split_table import Split
 from tokenmill.options import Stores, StrPath
 from tokenmill.store import layout
 from tokenmill.store.reader import Store
 from tokenmill.system.arguments import checked
+from tokenmill.training.order import Shuffle
+from tokenmill.training.packing import Packing
+from tokenmill.training.split_table import Split
 
 MAX_DOCUMENTS = 1000
 CONTEXT_TOKENS = 40

@@ -14,8 +14,8 @@ from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.datasets import hf_datasets
 from tokenmill.pipeline.datasets.map_dataset import MAX_ROW_BYTES, DatasetMapper
 from tokenmill.system.arguments import checked
-from tokenmill.tokenizers.objects import TokenizerObject
-from tokenmill.tokenizers.resolve import resolve
+from tokenmill.tokenization.objects import TokenizerObject
+from tokenmill.tokenization.resolve import resolve
 
 
 @checked

@@ -14,11 +14,11 @@ from tokenmill.api.parameters import output_text
 from tokenmill.errors import UsageError
 from tokenmill.exports.blends import BlendSource, write_blend
 from tokenmill.humanize import count, number
-from tokenmill.loader.changes import check_past, find_changes
-from tokenmill.loader.overview import MixResult, MixStage, overview
-from tokenmill.loader.recipe_reader import RecipeReader
 from tokenmill.options import StrPath
 from tokenmill.system.arguments import checked
+from tokenmill.training.changes import check_past, find_changes
+from tokenmill.training.overview import MixResult, MixStage, overview
+from tokenmill.training.recipe_reader import RecipeReader
 
 # The style sheet has colors for so many sources. Further ones begin again.
 COLORS = 8

@@ -55,8 +55,8 @@ from tokenmill.store.held_out import require_split
 from tokenmill.store.job import PARSE, REFUSE
 from tokenmill.store.layout import RUN
 from tokenmill.system.arguments import options_of, takes
-from tokenmill.tokenizers.objects import TokenizerObject
-from tokenmill.tokenizers.spec import TokenizerSpec
+from tokenmill.tokenization.objects import TokenizerObject
+from tokenmill.tokenization.spec import TokenizerSpec
 
 # Stands for a tokenizer that is not resolved yet, to check the options of exports before any work.
 ANY_TOKENIZER = TokenizerSpec("any", "", "", "", vocabulary_size=1, special_tokens={})

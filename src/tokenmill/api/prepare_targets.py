@@ -23,8 +23,8 @@ from tokenmill.sources.named_datasets import ResolvedSources
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
 from tokenmill.store.control_counts import ControlTokens
-from tokenmill.tokenizers.objects import TokenizerObject
-from tokenmill.tokenizers.resolve import directory_name
+from tokenmill.tokenization.objects import TokenizerObject
+from tokenmill.tokenization.resolve import directory_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,11 +12,11 @@ from tokenmill.humanize import Readable
 from tokenmill.options import StrPath
 from tokenmill.pipeline.bench.library import core_bytes_per_second
 from tokenmill.system.arguments import checked
-from tokenmill.tokenizers.boundary_tokens import NO_END_ADVICE, end_note, no_end
-from tokenmill.tokenizers.families import FAMILIES, TokenizerFamily
-from tokenmill.tokenizers.resolve import resolve
-from tokenmill.tokenizers.tokenizer import REFERENCES, choose_engine
-from tokenmill.tokenizers.tokenizer_json import template_begin
+from tokenmill.tokenization.boundary_tokens import NO_END_ADVICE, end_note, no_end
+from tokenmill.tokenization.families import FAMILIES, TokenizerFamily
+from tokenmill.tokenization.resolve import resolve
+from tokenmill.tokenization.tokenizer import REFERENCES, choose_engine
+from tokenmill.tokenization.tokenizer_json import template_begin
 
 
 class TokenizerInfo(Readable, msgspec.Struct, frozen=True):

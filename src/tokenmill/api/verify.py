@@ -30,7 +30,7 @@ from tokenmill.store.collection import Collection, open_collection
 from tokenmill.store.job import read_run
 from tokenmill.store.run_state import manifest_totals
 from tokenmill.system.arguments import checked
-from tokenmill.tokenizers.tokenizer import REFERENCES
+from tokenmill.tokenization.tokenizer import REFERENCES
 
 
 class VerifyResult(Readable, msgspec.Struct, frozen=True):

@@ -19,10 +19,10 @@ from tokenmill.executors.terminal import Styled
 from tokenmill.humanize import duration, size
 
 if TYPE_CHECKING:
-    from tokenmill.doctor.causes import Finding
-    from tokenmill.doctor.examining.examination import Examination
-    from tokenmill.doctor.watching.command import Watched
-    from tokenmill.doctor.watching.deaths import Death
+    from tokenmill.diagnosis.causes import Finding
+    from tokenmill.diagnosis.examining.examination import Examination
+    from tokenmill.diagnosis.watching.command import Watched
+    from tokenmill.diagnosis.watching.deaths import Death
 
 FUNCTION = re.compile(r".+\.py:[A-Za-z_][\w.]*")
 LABEL_COLUMNS = 13
@@ -117,7 +117,7 @@ def _refuse_options(context: click.Context, *names: str, needs: str) -> None:
 
 
 def _examine(function: str, num_proc: int | None, column: str, as_json: bool) -> int:
-    from tokenmill.doctor.examining.examination import examine  # noqa: PLC0415 - after click has checked the options
+    from tokenmill.diagnosis.examining.examination import examine  # noqa: PLC0415 - after click has checked the options
 
     try:
         examination = examine(function, num_proc=num_proc, column=column)
@@ -143,7 +143,7 @@ def _print_examination(examination: Examination) -> None:
 
 
 def _watch(command: tuple[str, ...], hang_seconds: float, stop_hung: bool, as_json: bool) -> int:
-    from tokenmill.doctor.watching.command import watch  # noqa: PLC0415 - after click has checked the options
+    from tokenmill.diagnosis.watching.command import watch  # noqa: PLC0415 - after click has checked the options
 
     watched = watch(
         command,

@@ -28,7 +28,7 @@ from tokenmill.exports.verify import ByteRange, IsAsWritten, unlisted
 from tokenmill.exports.write_shard import ExportContext, ReadRecords, WriteShard, planned_files, split_folder
 from tokenmill.storage import Folder, folder_at, prefetch_map
 from tokenmill.store.held_out import MAX_DOCUMENTS, MAX_PARTS, val_advice
-from tokenmill.tokenizers import document_hash
+from tokenmill.tokenization import document_hash
 
 # Files whose existence is checked at the same time on remote storage.
 PREFETCH_CHECKS = 16

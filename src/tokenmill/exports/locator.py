@@ -22,7 +22,7 @@ from tokenmill.storage.local.listing import did_you_mean
 from tokenmill.store import layout
 from tokenmill.store.part import TokenArray
 from tokenmill.store.reader import Store, position_name
-from tokenmill.tokenizers.token_bytes import token_bytes_lookup
+from tokenmill.tokenization.token_bytes import token_bytes_lookup
 
 # Sources that an error message lists.
 MAX_NAMED_SOURCES = 5

@@ -21,7 +21,7 @@ from tokenmill.sources import splits_of
 from tokenmill.store.collection import Collection, trial_notes
 from tokenmill.store.held_out import parse_held_out, require_split, split_name
 from tokenmill.system.arguments import column_names
-from tokenmill.tokenizers.spec import TokenizerSpec
+from tokenmill.tokenization.spec import TokenizerSpec
 
 # How many ids a token type can hold.
 ID_LIMITS = {"uint16": 1 << 16, "int32": 1 << 31, "uint32": 1 << 32}

@@ -20,7 +20,7 @@ from tokenmill.sources import splits_of
 from tokenmill.storage import thread_map
 from tokenmill.store.collection import Collection, open_collection
 from tokenmill.store.held_out import HeldOut
-from tokenmill.tokenizers import document_hash
+from tokenmill.tokenization import document_hash
 
 # Ranges of hashes whose tokens are counted in the first pass. The second pass sorts the documents of one range.
 BINS = 1 << 16

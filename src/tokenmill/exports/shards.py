@@ -24,7 +24,7 @@ from tokenmill.exports.job import FIRST_SHARD, MAX_TOKENS, PLAN, ExportJob, Froz
 from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store.held_out import HeldOut
-from tokenmill.tokenizers import document_hash
+from tokenmill.tokenization import document_hash
 
 # Tokens per shard where a split is one file: a worker writes one region of the file at a time.
 REGION_TOKENS = 64_000_000

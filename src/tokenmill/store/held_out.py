@@ -18,7 +18,7 @@ from tokenmill.humanize import parse_fraction
 from tokenmill.storage import Folder
 from tokenmill.store import tables
 from tokenmill.store.job import require_run
-from tokenmill.tokenizers import document_hash
+from tokenmill.tokenization import document_hash
 
 # What a `--val` begins with that names a split of the sources.
 SPLIT = "split:"

@@ -22,8 +22,8 @@ from tokenmill.storage.digest import differences, digest_of
 from tokenmill.storage.local.listing import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store.layout import MAX_JSON_BYTES, RUN, TOKENIZER, damaged, lost, refuse_other_format
-from tokenmill.tokenizers.control_tokens import control_tokens, marked, marks_of
-from tokenmill.tokenizers.spec import TokenizerSpec
+from tokenmill.tokenization.control_tokens import control_tokens, marked, marks_of
+from tokenmill.tokenization.spec import TokenizerSpec
 
 # What `--special` and `--template-special` can be.
 TEXT, PARSE, REFUSE = "text", "parse", "refuse"

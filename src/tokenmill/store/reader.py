@@ -24,7 +24,7 @@ from tokenmill.store.member import read_source_text
 from tokenmill.store.part import PartContent, SkippedRow, TokenArray
 from tokenmill.store.part_index import PartIndex
 from tokenmill.system import storage_settings
-from tokenmill.tokenizers.token_bytes import token_bytes_lookup
+from tokenmill.tokenization.token_bytes import token_bytes_lookup
 
 
 def position_name(kind: str) -> str:

@@ -29,10 +29,10 @@ from tokenmill.exports.formats.protocol import ShardRecord
 from tokenmill.storage import Folder, folder_at
 from tokenmill.storage.digest import hash_of
 from tokenmill.store import heartbeats, layout, part, quarantine
-from tokenmill.tokenizers.gigatoken_support import unsupported
-from tokenmill.tokenizers.resolve import resolve
-from tokenmill.tokenizers.spec import TokenizerSpec
-from tokenmill.tokenizers.token_bytes import token_bytes_lookup
+from tokenmill.tokenization.gigatoken_support import unsupported
+from tokenmill.tokenization.resolve import resolve
+from tokenmill.tokenization.spec import TokenizerSpec
+from tokenmill.tokenization.token_bytes import token_bytes_lookup
 
 PACKAGE = str(Path(tokenmill.__file__).parent)
 END = 1199

@@ -31,7 +31,7 @@ from tokenmill.system import machine
 
 if TYPE_CHECKING:
     from tokenmill.executors.outcomes import Executor
-    from tokenmill.tokenizers.resolve import Vocabulary
+    from tokenmill.tokenization.resolve import Vocabulary
 
 SECONDS = 1.0
 MAX_BYTES = 32 << 20

@@ -31,7 +31,7 @@ from tokenmill.sources.documents import ReadOptions
 from tokenmill.storage import folder_at, io_threads
 from tokenmill.store.job import Job
 from tokenmill.store.layout import part_name
-from tokenmill.tokenizers.tokenizer import Tokenizer
+from tokenmill.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -42,8 +42,8 @@ from tokenmill.sources.named_datasets import resolve_sources
 from tokenmill.storage import absolute, folder_at, scheme
 from tokenmill.store.layout import PARTS
 from tokenmill.system import machine
-from tokenmill.tokenizers.resolve import resolve
-from tokenmill.tokenizers.tokenizer import REFERENCES
+from tokenmill.tokenization.resolve import resolve
+from tokenmill.tokenization.tokenizer import REFERENCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from tokenmill.pipeline.planning.estimate import CorpusEstimate
     from tokenmill.pipeline.planning.resources import Resources
     from tokenmill.storage import Folder
-    from tokenmill.tokenizers.objects import TokenizerObject
+    from tokenmill.tokenization.objects import TokenizerObject
 
 SCRATCH_PREFIX = ".tokenmill-bench-"
 MAX_CELL_SECONDS = 4.0

@@ -38,11 +38,11 @@ from tokenmill.store import layout
 from tokenmill.store.job import STORE_FORMAT, Run, read_run, read_vocabulary
 from tokenmill.store.manifest import manifest_run
 from tokenmill.store.state import MismatchRecord, publish_mismatch, read_mismatch
-from tokenmill.tokenizers import vocabulary_cache
-from tokenmill.tokenizers.boundary_tokens import boundary_token, end_token
-from tokenmill.tokenizers.resolve import Vocabulary
-from tokenmill.tokenizers.tokenize_fn import refuse_overwriting
-from tokenmill.tokenizers.tokenizer import REFERENCES
+from tokenmill.tokenization import vocabulary_cache
+from tokenmill.tokenization.boundary_tokens import boundary_token, end_token
+from tokenmill.tokenization.resolve import Vocabulary
+from tokenmill.tokenization.tokenize_fn import refuse_overwriting
+from tokenmill.tokenization.tokenizer import REFERENCES
 
 if TYPE_CHECKING:
     from datasets import Dataset

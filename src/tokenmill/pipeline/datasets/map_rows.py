@@ -15,8 +15,8 @@ from tokenmill.storage import Folder, folder_at
 from tokenmill.storage.checksum import xxh3_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store.job import Job
-from tokenmill.tokenizers.tokenize_fn import token_columns
-from tokenmill.tokenizers.tokenizer import Tokenizer
+from tokenmill.tokenization.tokenize_fn import token_columns
+from tokenmill.tokenization.tokenizer import Tokenizer
 
 ROWS = "rows"
 # The ending of the files that describe row files.

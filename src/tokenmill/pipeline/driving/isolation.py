@@ -15,7 +15,7 @@ from tokenmill.executors.outcomes import Cause, Died, Failed, RetryPolicy
 from tokenmill.humanize import signal_name
 from tokenmill.pipeline.unit.isolate import ExcludedRow, IsolatedUnit, RowId
 from tokenmill.pipeline.unit.plan import position_in
-from tokenmill.tokenizers.engines.protocol import CannotEncode
+from tokenmill.tokenization.engines.protocol import CannotEncode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

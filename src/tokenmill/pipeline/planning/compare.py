@@ -18,7 +18,7 @@ from tokenmill.sources import splits_of, with_identities
 from tokenmill.storage import scheme
 from tokenmill.store.deny import read_rules
 from tokenmill.store.job import Job, Run
-from tokenmill.tokenizers.tokenizer import REFERENCES
+from tokenmill.tokenization.tokenizer import REFERENCES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -40,7 +40,7 @@ from tokenmill.store.deny import deny_name, parse_list, read_content
 from tokenmill.store.duplicates import duplicates_bytes, duplicates_name, read_duplicates
 from tokenmill.store.job import Run, read_vocabulary, run_record
 from tokenmill.store.state import Operation, State, StoreState, enter
-from tokenmill.tokenizers.tokenizer import REFERENCES
+from tokenmill.tokenization.tokenizer import REFERENCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

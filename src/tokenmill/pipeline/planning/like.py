@@ -20,8 +20,8 @@ from tokenmill.store.deny import read_content, read_rules
 from tokenmill.store.job import read_run, read_vocabulary
 from tokenmill.store.state import Operation, enter
 from tokenmill.system.arguments import options_of
-from tokenmill.tokenizers import hub_models
-from tokenmill.tokenizers.resolve import Vocabulary
+from tokenmill.tokenization import hub_models
+from tokenmill.tokenization.resolve import Vocabulary
 
 if TYPE_CHECKING:
     from tokenmill.storage import Folder

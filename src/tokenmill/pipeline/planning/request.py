@@ -23,10 +23,10 @@ from tokenmill.storage.digest import hash_of
 from tokenmill.store.deny import parse_list
 from tokenmill.store.job import PARSE, TEXT, Job
 from tokenmill.system.arguments import column_names
-from tokenmill.tokenizers.boundary_tokens import begin_note, boundary_token, end_note, end_token
-from tokenmill.tokenizers.control_tokens import refuse_inexact_cut, spelled_special_tokens
-from tokenmill.tokenizers.resolve import Vocabulary, resolve
-from tokenmill.tokenizers.tokenizer import EngineChoice, choose_engine
+from tokenmill.tokenization.boundary_tokens import begin_note, boundary_token, end_note, end_token
+from tokenmill.tokenization.control_tokens import refuse_inexact_cut, spelled_special_tokens
+from tokenmill.tokenization.resolve import Vocabulary, resolve
+from tokenmill.tokenization.tokenizer import EngineChoice, choose_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tokenmill.executors.outcomes import Executor
     from tokenmill.pipeline.planning.request import PrepareRequest
     from tokenmill.storage import Folder
-    from tokenmill.tokenizers.resolve import Vocabulary
+    from tokenmill.tokenization.resolve import Vocabulary
 
 # How much text of a unit is read, and how much of it is encoded: pieces at equal distances, because documents differ
 # much in language and length. A piece is so long that the words that are cut at its ends hardly count.

@@ -14,7 +14,7 @@ from tokenmill.store import layout
 from tokenmill.store.layout import part_name
 from tokenmill.store.part import PartSummary, check_content, open_part, read_summary
 from tokenmill.store.state import MismatchRecord, mark_rechecked, publish_mismatch, rechecked_name
-from tokenmill.tokenizers.tokenizer import Tokenizer
+from tokenmill.tokenization.tokenizer import Tokenizer
 
 # How often a recheck replaces a part that a driver without the recheck keeps publishing first.
 REPLACE_ATTEMPTS = 5

@@ -19,10 +19,10 @@ from tokenmill.storage import Folder, folder_at, io_threads
 from tokenmill.storage.digest import digest_of
 from tokenmill.store.job import Job, read_vocabulary
 from tokenmill.store.member import whole_file
-from tokenmill.tokenizers.audit import AuditMismatchError
-from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded, framed
-from tokenmill.tokenizers.resolve import resolve_offline
-from tokenmill.tokenizers.tokenizer import REFERENCES, Tokenizer, choose_engine
+from tokenmill.tokenization.audit import AuditMismatchError
+from tokenmill.tokenization.engines.protocol import CannotEncode, Encoded, framed
+from tokenmill.tokenization.resolve import resolve_offline
+from tokenmill.tokenization.tokenizer import REFERENCES, Tokenizer, choose_engine
 
 # The text of a batch, depending on the memory of a worker.
 MAX_BATCH_BYTES = 4 << 20

@@ -32,7 +32,7 @@ from tokenmill.sources.documents import BadRow, Documents, SourceFile
 from tokenmill.sources.line_numbers import place
 from tokenmill.storage import folder_at
 from tokenmill.store.job import Job
-from tokenmill.tokenizers.tokenizer import Tokenizer
+from tokenmill.tokenization.tokenizer import Tokenizer
 
 # The name under which a Tokenizer takes the reference engine of its kind.
 REFERENCE = "reference"

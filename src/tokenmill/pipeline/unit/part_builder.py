@@ -35,8 +35,8 @@ from tokenmill.store.part import (
     publish_part,
     with_checksum,
 )
-from tokenmill.tokenizers.control_tokens import control_tokens
-from tokenmill.tokenizers.engines.protocol import Encoded
+from tokenmill.tokenization.control_tokens import control_tokens
+from tokenmill.tokenization.engines.protocol import Encoded
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ from tokenmill.storage import folder_at, io_threads
 from tokenmill.store.job import Job
 from tokenmill.store.state import MismatchRecord, publish_mismatch
 from tokenmill.system import machine
-from tokenmill.tokenizers.tokenizer import Tokenizer
+from tokenmill.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

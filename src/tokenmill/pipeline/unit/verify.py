@@ -35,8 +35,8 @@ from tokenmill.store.part import (
     check_part,
     open_part,
 )
-from tokenmill.tokenizers import document_hash
-from tokenmill.tokenizers.engines.protocol import CannotEncode, Encoded, framed
+from tokenmill.tokenization import document_hash
+from tokenmill.tokenization.engines.protocol import CannotEncode, Encoded, framed
 
 # The key of the document hash that decides which documents are compared.
 SAMPLE_KEY = 1

@@ -1,0 +1,103 @@
+"""A cache of vocabularies on this machine, by hash, for processes that have only a tokenizer's name and hash.
+
+A pickled function holds the name and hash of its tokenizer. On the same machine, the process that unpickles it finds
+the same bytes here, without the network. On another machine, it resolves the name and refuses a different hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+
+import msgspec
+
+from tokenmill.errors import StoreError, TokenizerError
+from tokenmill.storage import Folder, folder_at
+from tokenmill.storage.digest import canonical, digest_of, hash_of
+from tokenmill.storage.local.guards import is_private, is_private_file, make_private
+from tokenmill.tokenization.resolve import Vocabulary, resolve
+from tokenmill.tokenization.spec import TokenizerSpec
+
+
+def vocabulary_digest(vocabulary: Vocabulary) -> str:
+    """The hash of a tokenizer: of its spec, which contains the hash of the vocabulary file, without its origin."""
+    return digest_of(_without_origin(vocabulary.spec))
+
+
+def _without_origin(spec: TokenizerSpec) -> TokenizerSpec:
+    """A spec without the model and commit that it is from: a branch and its commit name the same tokenizer."""
+    return msgspec.structs.replace(spec, source=msgspec.UNSET, commit=msgspec.UNSET)
+
+
+def save(vocabulary: Vocabulary) -> None:
+    """Save a tokenizer in the cache."""
+    for folder in _cache_folders():
+        try:
+            _save_in(folder, vocabulary)
+        except StoreError:
+            continue
+        return
+    raise TokenizerError(
+        "there is no directory for the vocabulary cache",
+        f"tried        {', '.join(folder.root for folder in _cache_folders())}",
+        "Set XDG_CACHE_HOME or TMPDIR to a directory that can be written to.",
+    )
+
+
+def find(name: str, digest: str) -> Vocabulary:
+    """The tokenizer of this name and hash."""
+    for folder in _cache_folders():
+        vocabulary = _load_from(folder, digest)
+        if vocabulary is not None:
+            return vocabulary
+    vocabulary = resolve(name)
+    if vocabulary_digest(vocabulary) != digest:
+        raise TokenizerError(
+            f"the tokenizer {name} is not the one that the function was made with",
+            f"expected     {digest}",
+            f"found        {vocabulary_digest(vocabulary)}",
+            "Give every machine the same file, or make the function where it runs.",
+        )
+    save(vocabulary)
+    return vocabulary
+
+
+def _cache_folders() -> list[Folder]:
+    """The cache folders, in order. The second is for machines whose home directory is not writable."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return [
+        folder_at(os.path.join(home, "tokenmill", "tokenizers")),
+        folder_at(os.path.join(tempfile.gettempdir(), f"tokenmill-{os.getuid()}", "tokenizers")),
+    ]
+
+
+def _save_in(folder: Folder, vocabulary: Vocabulary) -> None:
+    digest = vocabulary_digest(vocabulary)
+    if _load_from(folder, digest) is not None:
+        return
+    make_private(folder.root)
+    for name, content in (
+        (vocabulary.spec.file, vocabulary.content),
+        (f"{digest}.json", canonical(_without_origin(vocabulary.spec))),
+    ):
+        with folder.publish(name) as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(content)
+
+
+def _load_from(folder: Folder, digest: str) -> Vocabulary | None:
+    """A cached tokenizer, if it matches its hash and no other user can change it after this check."""
+    try:
+        if not is_private(folder.root) or not is_private_file(folder.path(f"{digest}.json")):
+            return None
+        stored = folder.read(f"{digest}.json")
+        if hash_of(stored) != digest:
+            return None
+        spec = msgspec.json.decode(stored, type=TokenizerSpec)
+        if not is_private_file(folder.path(spec.file)):
+            return None
+        content = folder.read(spec.file)
+    except StoreError:
+        return None
+    return Vocabulary(spec, content) if hashlib.sha256(content).hexdigest() == spec.sha256 else None

@@ -1,0 +1,139 @@
+"""Sources of sequences: the stream of a store, cut into grains, in the order of its epochs; or several as one."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import numpy as np
+
+from tokenmill.storage.digest import hash_of
+from tokenmill.training.batches import Span
+from tokenmill.training.index import Stream
+from tokenmill.training.order import GrainOrder, Numbers, Shuffle
+from tokenmill.training.packing import WINDOW_GRAINS, PackedRows, pack
+
+# Packed windows that stay in memory.
+KEPT_WINDOWS = 64
+# How many characters of a digest are in a state: 64 bits.
+DIGEST_CHARACTERS = 16
+
+
+class LoaderSource:
+    """The grains of a stream. Grain i is tokens [iG, (i + 1)G) of it; the token after it is its last label.
+
+    A source is read in its own order: position p, counted in tokens through all epochs, is in grain p // G of the
+    order. Sequences are slices of grains, so sequences of another length continue where the last ones ended.
+    """
+
+    def __init__(self, stream: Stream, grain_tokens: int, shuffle: Shuffle, seed: int) -> None:
+        self.stream = stream
+        self.grain_tokens = grain_tokens
+        self.order = GrainOrder(max(stream.tokens - 1, 0) // grain_tokens, shuffle, seed, stream.identity)
+        self._packed = functools.lru_cache(KEPT_WINDOWS)(self._pack)
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of an epoch."""
+        return self.order.grains * self.grain_tokens
+
+    @property
+    def tail_tokens(self) -> int:
+        """The tokens at the end of the stream that fill no grain."""
+        return self.stream.tokens - self.tokens
+
+    def starts(self, first: int, last: int, sequence_tokens: int) -> Numbers:
+        """Where sequences [first, last) of the order begin in the stream."""
+        in_grain = self.grain_tokens // sequence_tokens
+        grains, slices = np.divmod(np.arange(first, last), in_grain)
+        low = first // in_grain
+        chosen = self.order.at(low, (last - 1) // in_grain + 1)[grains - low]
+        starts: Numbers = chosen * self.grain_tokens + slices * sequence_tokens
+        return starts
+
+    def spans(self, first: int, last: int, sequence_tokens: int) -> list[Span]:
+        """Sequences [first, last) of the order: one span for those that share a grain."""
+        in_grain = self.grain_tokens // sequence_tokens
+        low = first // in_grain
+        spans = []
+        for number, grain in enumerate(self.order.at(low, (last - 1) // in_grain + 1).tolist(), low):
+            begin, end = max(first - number * in_grain, 0), min(last - number * in_grain, in_grain)
+            start = grain * self.grain_tokens
+            spans.append(Span(self.stream, start + begin * sequence_tokens, start + end * sequence_tokens))
+        return spans
+
+    def packed_spans(self, start: int, sequence_tokens: int) -> list[Span]:
+        """The pieces of documents in the packed row that has the place of the sequence at `start`."""
+        window_tokens = WINDOW_GRAINS * self.grain_tokens
+        window, offset = divmod(start, window_tokens)
+        rows = self._packed(window, sequence_tokens)
+        low, high = rows.edges[offset // sequence_tokens : offset // sequence_tokens + 2].tolist()
+        begins = (rows.starts[low:high] + window * window_tokens).tolist()
+        lengths, ends = rows.lengths[low:high].tolist(), rows.is_end[low:high].tolist()
+        return [
+            Span(self.stream, begin, begin + length, is_end)
+            for begin, length, is_end in zip(begins, lengths, ends, strict=True)
+        ]
+
+    def _pack(self, window: int, sequence_tokens: int) -> PackedRows:
+        start = window * WINDOW_GRAINS * self.grain_tokens
+        stop = min(start + WINDOW_GRAINS * self.grain_tokens, self.tokens)
+        begins, _ = self.stream.documents(start, stop)
+        is_last_cut = not self.stream.is_document_start(stop)
+        return pack(begins, stop - start, sequence_tokens, is_last_cut=is_last_cut)
+
+
+class MergedSource:
+    """The grains of one store or several in one order. The grains of a store follow those of the store before it."""
+
+    def __init__(self, members: list[LoaderSource], shuffle: Shuffle, seed: int) -> None:
+        self.members = members
+        self.grain_tokens = members[0].grain_tokens
+        digests = [member.order.store for member in members]
+        digest = digests[0] if len(digests) == 1 else hash_of("".join(digests).encode())
+        self._ends = np.cumsum([member.order.grains for member in members])
+        self.order = GrainOrder(int(self._ends[-1]), shuffle, seed, digest)
+
+    @property
+    def digest(self) -> str:
+        """What identifies the content of the stores, their order, and the condition on their documents."""
+        digest = self.order.store[:DIGEST_CHARACTERS]
+        return digest if self.where is None else f"{digest} where {self.where}"
+
+    @property
+    def where(self) -> str | None:
+        """The condition on kept columns, or None for all documents."""
+        return self.members[0].stream.where
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of an epoch."""
+        return self.order.grains * self.grain_tokens
+
+    @property
+    def tail_tokens(self) -> int:
+        """The tokens at the ends of the stores that fill no grain."""
+        return sum(member.tail_tokens for member in self.members)
+
+    def locate(self, positions: Numbers) -> tuple[Numbers, Numbers]:
+        """The member of each position of the order, and the position in the stream of the member."""
+        numbers, offsets = np.divmod(positions, self.grain_tokens)
+        grains = self._grains(numbers)
+        member = np.searchsorted(self._ends, grains, side="right")
+        first = np.concatenate([[0], self._ends[:-1]])[member]
+        return member, (grains - first) * self.grain_tokens + offsets
+
+    def packed_spans(self, member: int, start: int, sequence_tokens: int) -> list[Span]:
+        """The pieces of documents in the packed row that has the place of a sequence."""
+        return self.members[member].packed_spans(start, sequence_tokens)
+
+    def _grains(self, numbers: Numbers) -> Numbers:
+        """The grains at some positions of the order, which are mostly consecutive."""
+        if not len(numbers):
+            return numbers
+        distinct, inverse = np.unique(numbers, return_inverse=True)
+        breaks = np.flatnonzero(np.diff(distinct) > 1) + 1
+        edges = itertools.pairwise([0, *breaks.tolist(), len(distinct)])
+        found = [self.order.at(int(distinct[low]), int(distinct[high - 1]) + 1) for low, high in edges]
+        grains: Numbers = np.concatenate(found)[inverse]
+        return grains
