@@ -228,7 +228,7 @@ def put_back(figures: Figures) -> None:
     folder = folder_at(figures.store)
     unit = int(read_head(folder).files["unit"][0].as_py())
     summary, content = open_part(folder, unit, read_head(folder))
-    summary = msgspec.structs.replace(summary, erased=msgspec.UNSET, erased_rows=msgspec.UNSET)
+    summary = msgspec.structs.replace(summary, erased=(), erased_rows=0)
     content = replace(content, tokens=figures.tokens[unit], erased=None)
     publish_part(folder, with_checksum(summary, content), content)
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import fields
 
 import tokenmill
 from tests.support import command
@@ -54,8 +54,8 @@ def job(store: Path) -> Job:
 
 def value(job: Job, name: str) -> object:
     """An option of a job; None if it is switched off."""
-    found = getattr(job, name)
-    return None if isinstance(found, msgspec.UnsetType) else found
+    found, (default,) = getattr(job, name), [field.default for field in fields(Job) if field.name == name]
+    return None if found == default else found
 
 
 def test_everything_is_taken(folder: Path, tmp_path: Path) -> None:

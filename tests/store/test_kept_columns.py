@@ -96,19 +96,19 @@ def test_kept_columns_equal_the_sources(tmp_path: Path, kind: str) -> None:
     assert result.documents_compared == len(store)
 
 
-def test_a_store_without_kept_columns_is_as_before(tmp_path: Path) -> None:
-    """Without --keep, run.json and the parts do not mention it."""
+def test_a_store_without_kept_columns(tmp_path: Path) -> None:
+    """Without --keep, the store has no such files, and its parts no hash of them."""
     source = write(tmp_path / "in", "parquet")
     prepare(source, tmp_path / "out")
     record = json.loads((tmp_path / "out/run.json").read_text())
     assert record["format"] == STORE_FORMAT
-    assert "keep" not in record["job"]
-    assert b'"kept"' not in part_bytes(tmp_path / "out")["00000000.arrow"]
+    assert record["job"]["keep"] == []
     assert not (tmp_path / "out/kept").exists()
     prepare(source, tmp_path / "kept", keep="id,url")
     record = json.loads((tmp_path / "kept/run.json").read_text())
     assert (record["format"], record["job"]["keep"]) == (STORE_FORMAT, ["id", "url"])
-    assert isinstance(read_summary(folder_at(str(tmp_path / "out")), 0).kept, msgspec.UnsetType)
+    assert not read_summary(folder_at(str(tmp_path / "out")), 0).kept
+    assert read_summary(folder_at(str(tmp_path / "kept")), 0).kept
 
 
 def test_values_do_not_depend_on_batches(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_the_choice_is_part_of_the_job(tmp_path: Path) -> None:
             prepare(source, tmp_path / "out", keep=other)
     arguments: dict[str, Any] = {"workers": 1, "unit_bytes": 700}
     tokenmill.prepare(source, like=str(tmp_path / "out"), out=str(tmp_path / "like"), **arguments)
-    assert tokenmill.open(str(tmp_path / "like")).job.kept_columns == ("id", "url")
+    assert tokenmill.open(str(tmp_path / "like")).job.keep == ("id", "url")
     tokenmill.prepare(source, like=str(tmp_path / "out"), out=str(tmp_path / "none"), keep="", **arguments)
     both = tokenmill.open([str(tmp_path / "like"), str(tmp_path / "none")])
     columns = both.columns("url")["url"].to_pylist()

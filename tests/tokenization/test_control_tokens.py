@@ -331,7 +331,7 @@ def test_like_takes_both_choices(tmp_path: Path) -> None:
     prepare(source, tokenizer, tmp_path / "one", **options)
     cases: list[tuple[str, dict[str, Any], Any]] = [
         ("two", {}, "refuse"),
-        ("three", {"special": "text"}, msgspec.UNSET),
+        ("three", {"special": "text"}, "text"),
     ]
     for name, given, special in cases:
         tokenmill.prepare(source, like=tmp_path / "one", out=tmp_path / name, executor=InlineExecutor(), **given)

@@ -122,7 +122,7 @@ class StoreCounter:
         self.fan_out.begin(f"by {column}", int(self._tokens.sum()))
         choice = ColumnChoice.parse(column)
         for member, parts in zip(self.stores.members, self._parts.by_store(), strict=True):
-            is_kept = choice.name in member.run.job.kept_columns
+            is_kept = choice.name in member.run.job.keep
             self._count_member(member, CountValues(self.stores.job, parts, choice, BATCH_BYTES, is_kept), counts)
         counts.require_column()
         return counts

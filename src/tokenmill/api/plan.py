@@ -105,7 +105,7 @@ def _estimate(
     notices, job = list(request.named.notes), request.job
     if not (expected.documents.high if rows is None else rows):
         notices.append("the sources have no rows: the store would hold no documents")
-    if not isinstance(job.deny, msgspec.UnsetType) or not isinstance(job.dedup, msgspec.UnsetType):
+    if job.deny or job.dedup is not None:
         notices.append("rows that are left out (--deny, --dedup) are not subtracted")
     seconds = expected.seconds
     exports = [Footprint.of_export(each.dtype, call.given.shuffle) for each in call.exports(job.tokenizer)]

@@ -63,8 +63,8 @@ def _store_lines(facts: StoreInfo) -> Iterable[output.Line]:
     yield "bos", output.token_id(run.job.begin)
     yield "eot", output.token_id(run.job.end)
     yield "sources", f"{count(run.sources, 'file')}, {size(run.source_bytes)}"
-    if run.job.kept_columns:
-        yield "kept", ", ".join(run.job.kept_columns)
+    if run.job.keep:
+        yield "kept", ", ".join(run.job.keep)
     yield "skipped", count(facts.skipped_rows, "row")
     for change in facts.history:
         if change.documents:

@@ -50,9 +50,9 @@ class Erased:
         """
         after = msgspec.structs.replace(
             summary,
-            erased=_ranges(self.changes) or msgspec.UNSET,
-            erased_rows=len(self.rows) or msgspec.UNSET,
-            kept=kept or msgspec.UNSET,
+            erased=_ranges(self.changes),
+            erased_rows=len(self.rows),
+            kept=kept,
         )
         replaced = content.erase(self.changes, self.token)
         return with_checksum(after, replaced), replaced

@@ -209,7 +209,7 @@ class FindDocuments:
         changes = np.zeros(summary.documents, np.int64) if content.erased is None else content.erased.copy()
         changes[documents] = self.version.number + 1
         kept = ""
-        if not isinstance(summary.kept, msgspec.UnsetType):
+        if summary.kept:
             kept = content_hash(nulled(read_kept(folder, summary, (), self._head), changes))
         erased = Erased(changes, frozenset([*bad.erased, *bad.rows]), self.token)
         after, replaced = erased.part(summary, content, kept)
@@ -234,7 +234,7 @@ class FindDocuments:
     ) -> tuple[pa.Table, NoColumn | None]:
         """The columns that the selector compares: the kept ones, and those of the sources."""
         names = self.selector.columns
-        others = tuple(name for name in names if name not in self.job.kept_columns)
+        others = tuple(name for name in names if name not in self.job.keep)
         columns = {}
         missing = None
         if len(others) < len(names):
@@ -266,7 +266,7 @@ class FindDocuments:
             try:
                 values = unit_columns(task, names, source, row, self.limits.read_options(self.job)).values
             except SourceError:
-                if not set(names) <= set(self.job.kept_columns):
+                if not set(names) <= set(self.job.keep):
                     raise
                 texts = [entries[path, number] for _, number, path in origins]
                 values, is_known = _text_columns(texts, names)

@@ -85,7 +85,7 @@ class ChangedStore:
         columns = (self.head.files[name].to_pylist() for name in ("unit", "hash"))
         for unit, part in zip(*columns, strict=True):
             names = [self.head.part_file(unit)]
-            names += [self.head.kept_file(unit)] if self.run.job.kept_columns else []
+            names += [self.head.kept_file(unit)] if self.run.job.keep else []
             yield unit, names + ([quarantine.unit_name(unit, part)] if has_rows[unit] else [])
 
     def leftovers(self) -> list[str]:
@@ -125,7 +125,7 @@ class ChangedStore:
     def finish(self) -> None:
         """Remove what the head does not name, and record that the change is done."""
         has_rows = bool(self.base["quarantined"].to_numpy().any())
-        directories = [PARTS, *([KEPT] if self.run.job.kept_columns else []), *([QUARANTINE] if has_rows else [])]
+        directories = [PARTS, *([KEPT] if self.run.job.keep else []), *([QUARANTINE] if has_rows else [])]
         for directory in directories:
             self.folder.sync_directory(directory)
         for _ in prefetch_map(self.folder, self.folder.discard, self.leftovers()):

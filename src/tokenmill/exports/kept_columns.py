@@ -41,7 +41,7 @@ def choose_columns(
 
 def _samples(member: Member, names: Sequence[str]) -> list[tuple[dict[str, pa.Array], int]]:
     """Of each part, values that decide the type of each column that is kept, and the bytes of all values."""
-    own = [name for name in names if name in member.run.job.kept_columns]
+    own = [name for name in names if name in member.run.job.keep]
 
     def read(unit: int) -> tuple[dict[str, pa.Array], int]:
         table = member.kept(unit).select(own)

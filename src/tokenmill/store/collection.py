@@ -111,7 +111,7 @@ class Collection:
                 run.sources_blake3,
                 count,
                 where,
-                run.job.kept_columns,
+                run.job.keep,
             )
             for member, count, where in zip(self.members, changes, conditions or [None] * len(changes), strict=True)
             for run in [member.run]
@@ -138,7 +138,7 @@ class Collection:
     @property
     def kept_columns(self) -> list[str]:
         """The columns that any of the stores keeps."""
-        return list(dict.fromkeys(name for member in self.members for name in member.run.job.kept_columns))
+        return list(dict.fromkeys(name for member in self.members for name in member.run.job.keep))
 
     def columns(self, names: Sequence[str], start: int, stop: int) -> pa.Table:
         """The kept columns of documents [start, stop). Raises UsageError for a column that no store keeps."""

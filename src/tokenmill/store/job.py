@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tokenmill.errors import USAGE, StoreError, UsageError
 from tokenmill.humanize import count
 from tokenmill.sources.documents import ReadOptions
-from tokenmill.sources.text_columns import parse_template, template_of
+from tokenmill.sources.text_columns import SKIP, parse_template, template_of
 from tokenmill.sources.where import parse_where
 from tokenmill.storage import Folder, read_existing
 from tokenmill.storage.digest import differences, digest_of
@@ -43,58 +43,53 @@ class Job(msgspec.Struct, frozen=True):
     unit_bytes: int
     document_bytes: int
     """Longer documents are not tokenized."""
-    keep: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Columns of the sources that are kept beside the parts. Unset, and not written, without any."""
+    keep: tuple[str, ...] = ()
+    """Columns of the sources that are kept beside the parts."""
 
-    deny: str | msgspec.UnsetType = msgspec.UNSET
-    """The BLAKE3 of the list of rows that are left out. Unset, and not written, without a list."""
+    deny: str = ""
+    """The BLAKE3 of the list of rows that are left out; empty without a list."""
 
-    where: str | msgspec.UnsetType = msgspec.UNSET
-    """The filter on columns, in its canonical text. Unset, and not written, without a filter."""
+    where: str = ""
+    """The filter on columns, in its canonical text; empty without a filter."""
 
-    join: str | msgspec.UnsetType = msgspec.UNSET
-    """What stands between the strings of a list. Unset, and not written, if it was not given."""
+    join: str | None = None
+    """What stands between the strings of a list, if it was given."""
 
-    template: str | msgspec.UnsetType = msgspec.UNSET
-    """The columns and the text around them that make a document. Unset, and not written, without a template."""
+    template: str = ""
+    """The columns and the text around them that make a document; empty without a template."""
 
-    null: str | msgspec.UnsetType = msgspec.UNSET
-    """`"empty"` if a null in a column of the template is empty text. Unset, and not written, if its row is skipped."""
+    null: str = SKIP
+    """What a null in a column of the template is: `"skip"` skips its row, `"empty"` makes it empty text."""
 
-    special: str | msgspec.UnsetType = msgspec.UNSET
-    """What the spelling of a special token in a column is: `"parse"` makes it the token, `"refuse"` makes its row bad.
-    Unset, and not written, if it is text."""
+    special: str = TEXT
+    """What the spelling of a special token in a column is: `"text"`, `"parse"` makes it the token, `"refuse"` makes its
+    row bad."""
 
-    template_special: str | msgspec.UnsetType = msgspec.UNSET
-    """The same for the text of the template: `"parse"` or `"text"`. Unset, and not written, if it was not given."""
+    template_special: str | None = None
+    """The same for the text of the template, if it was given: `"parse"` or `"text"`."""
 
-    dedup: str | msgspec.UnsetType = msgspec.UNSET
-    """The BLAKE3 of the list of duplicates, which are left out; empty before they are found. Unset, and not written,
-    if they are not looked for."""
+    dedup: str | None = None
+    """The BLAKE3 of the list of duplicates, which are left out; empty before they are found. None if they are not
+    looked for."""
 
-    min_tokens: int | msgspec.UnsetType = msgspec.UNSET
-    max_tokens: int | msgspec.UnsetType = msgspec.UNSET
-    """Documents with fewer or more tokens are left out. Unset, and not written, without such a limit."""
+    min_tokens: int | None = None
+    max_tokens: int | None = None
+    """Documents with fewer or more tokens are left out."""
 
     @property
     def limits_tokens(self) -> bool:
         """Whether documents are left out because of their number of tokens."""
-        return any(not isinstance(limit, msgspec.UnsetType) for limit in (self.min_tokens, self.max_tokens))
+        return self.min_tokens is not None or self.max_tokens is not None
 
     def within_limits(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Whether documents with so many tokens, begin and end token included, are in the store."""
         tokens = lengths - (self.begin is not None) - (self.end is not None)
         is_within = np.ones(len(tokens), np.bool_)
-        if not isinstance(self.min_tokens, msgspec.UnsetType):
+        if self.min_tokens is not None:
             is_within &= tokens >= self.min_tokens
-        if not isinstance(self.max_tokens, msgspec.UnsetType):
+        if self.max_tokens is not None:
             is_within &= tokens <= self.max_tokens
         return is_within
-
-    @property
-    def kept_columns(self) -> tuple[str, ...]:
-        """The columns that are kept."""
-        return () if isinstance(self.keep, msgspec.UnsetType) else self.keep
 
     def read_options(self, *, with_marks: bool = True, **options: Any) -> ReadOptions:
         """How the sources are read, with more options for the reader.
@@ -107,18 +102,23 @@ class Job(msgspec.Struct, frozen=True):
             template = str(
                 replace(parts, literals=tuple(marked(self.tokenizer, part, marks) for part in parts.literals))
             )
-        text: dict[str, Any] = {"join": self.join, "template": template, "null": self.null, "where": self.where}
-        given = {name: value for name, value in text.items() if not isinstance(value, msgspec.UnsetType)}
         refused = (*marks.values(), *(control_tokens(self.tokenizer) if self.special == REFUSE else ()))
-        return ReadOptions(self.column, self.separator, **given, refused=refused, **options)
+        return ReadOptions(
+            column=self.column,
+            separator=self.separator,
+            where=self.where,
+            join=self.join,
+            template=template,
+            null=self.null,
+            refused=refused,
+            **options,
+        )
 
     @property
     def encoder(self) -> TokenizerSpec:
         """The tokenizer, with what becomes of special tokens that documents spell."""
         ids = {mark: self.tokenizer.special_tokens[token] for token, mark in self._marks.items()}
-        return msgspec.structs.replace(
-            self.tokenizer, parse_special=self.special == PARSE or msgspec.UNSET, marks=ids or msgspec.UNSET
-        )
+        return msgspec.structs.replace(self.tokenizer, parse_special=self.special == PARSE, marks=ids)
 
     @property
     def _marks(self) -> dict[str, str]:
@@ -132,14 +132,22 @@ class Job(msgspec.Struct, frozen=True):
         """The columns that hold the text, for a message."""
         return " and ".join(map(repr, template_of(self.read_options()).names))
 
-    @property
-    def filter_text(self) -> str:
-        """The filter on columns; empty without one."""
-        return "" if isinstance(self.where, msgspec.UnsetType) else self.where
-
     def identity(self) -> dict[str, str]:
         """The choices that decide the bytes, by the name of the option."""
         tokenizer = self.tokenizer
+        given = {
+            "--keep": ",".join(self.keep),
+            "--deny": self.deny and f"blake3 {self.deny}",
+            "--where": self.where,
+            "--join": "" if self.join is None else repr(self.join),
+            "--template": self.template and repr(self.template),
+            "--null": "" if self.null == SKIP else self.null,
+            "--special": "" if self.special == TEXT else self.special,
+            "--template-special": self.template_special,
+            "--dedup": "" if self.dedup is None else _found(self.dedup),
+            "--min-tokens": "" if self.min_tokens is None else str(self.min_tokens),
+            "--max-tokens": "" if self.max_tokens is None else str(self.max_tokens),
+        }
         return {
             "tokenizer": f"sha256 {tokenizer.sha256}",
             "split pattern": tokenizer.pattern or "in the vocabulary",
@@ -149,17 +157,7 @@ class Job(msgspec.Struct, frozen=True):
             "--eot": _token(self.end),
             "--unit-bytes": str(self.unit_bytes),
             "--max-document-bytes": str(self.document_bytes),
-            **({"--keep": ",".join(self.kept_columns)} if self.kept_columns else {}),
-            **({} if isinstance(self.deny, msgspec.UnsetType) else {"--deny": f"blake3 {self.deny}"}),
-            **({"--where": self.filter_text} if self.filter_text else {}),
-            **({} if isinstance(self.join, msgspec.UnsetType) else {"--join": repr(self.join)}),
-            **({} if isinstance(self.template, msgspec.UnsetType) else {"--template": repr(self.template)}),
-            **({} if isinstance(self.null, msgspec.UnsetType) else {"--null": self.null}),
-            **({} if isinstance(self.special, msgspec.UnsetType) else {"--special": self.special}),
-            **({"--template-special": self.template_special} if self.template_special else {}),
-            **({} if isinstance(self.dedup, msgspec.UnsetType) else {"--dedup": _found(self.dedup)}),
-            **({} if isinstance(self.min_tokens, msgspec.UnsetType) else {"--min-tokens": str(self.min_tokens)}),
-            **({} if isinstance(self.max_tokens, msgspec.UnsetType) else {"--max-tokens": str(self.max_tokens)}),
+            **{name: value for name, value in given.items() if value},
         }
 
     def digest(self) -> str:
@@ -294,7 +292,7 @@ def _check_counts(run: Run) -> None:
     job = run.job
     counts = [run.units, run.planned_units - run.units, run.planned_units, run.sources, run.source_bytes]
     counts += [run.text_bytes, job.unit_bytes, job.document_bytes]
-    counts += [limit for limit in (job.min_tokens, job.max_tokens) if not isinstance(limit, msgspec.UnsetType)]
+    counts += [limit for limit in (job.min_tokens, job.max_tokens) if limit is not None]
     if not 0 <= min(counts) <= max(counts) < 1 << 62:
         raise MalformedDataError("it has negative or impossible counts")
 
@@ -319,22 +317,22 @@ def _check_tokenizer(job: Job) -> None:
 def _check_options(job: Job) -> None:
     """Refuse a filter or a template that cannot be parsed, and names of kept columns that are not valid."""
     try:
-        if job.filter_text:
-            parse_where(job.filter_text)
-        if not isinstance(job.template, msgspec.UnsetType):
+        if job.where:
+            parse_where(job.where)
+        if job.template:
             parse_template(job.template)
         _ = job.encoder
     except UsageError as error:
         raise MalformedDataError(error.headline) from error
-    if (job.special or PARSE) not in (PARSE, REFUSE) or (job.template_special or TEXT) not in (TEXT, PARSE):
+    if job.special not in (TEXT, PARSE, REFUSE) or job.template_special not in (None, TEXT, PARSE):
         raise MalformedDataError("its special or template_special is unknown")
-    if len(set(job.kept_columns)) < len(job.kept_columns) or not all(job.kept_columns):
+    if len(set(job.keep)) < len(job.keep) or not all(job.keep):
         raise MalformedDataError("a kept column has no name, or is listed twice")
 
 
 def _check_files(run: Run) -> None:
     """Refuse a hash that cannot be part of the name of a file."""
-    lists = [blake3 for blake3 in (run.job.deny, run.job.dedup) if not isinstance(blake3, msgspec.UnsetType)]
+    lists = [*([run.job.deny] if run.job.deny else []), *([] if run.job.dedup is None else [run.job.dedup])]
     for blake3 in (run.plan_blake3, run.sources_blake3, *lists):
         if not _HASH.fullmatch(blake3):
             raise MalformedDataError(f"a file has the hash {blake3[:100]!r}")

@@ -83,7 +83,7 @@ def read_checksums(folder: Folder, run: Run) -> pa.Table:
 
 def manifest_row(s: PartSummary) -> tuple[int | str, ...]:
     """The manifest row of a part, without the size of its file."""
-    counts = s.documents, s.tokens, s.text_bytes, s.skipped_rows, s.quarantined_rows, s.spelled_documents
+    counts = s.documents, s.tokens, s.text_bytes, s.skipped_rows, s.quarantined_rows, s.spelled
     return s.unit, *counts, s.blake3, s.xxh3
 
 

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -104,7 +103,7 @@ class Member:
 
     def kept(self, unit: int) -> pa.Table:
         """The kept columns of a unit. Raises CorruptStore if they are not those of the part that the manifest lists."""
-        return read_kept(self.folder, self._summary(unit), self.run.job.kept_columns, self.head)
+        return read_kept(self.folder, self._summary(unit), self.run.job.keep, self.head)
 
     def matching(self, unit: int, where: str) -> npt.NDArray[np.bool_]:
         """Whether the kept columns of each document of a unit satisfy a condition."""
@@ -128,7 +127,7 @@ class Member:
         documents = self.manifest["documents"].to_numpy()
         ends = self.first_document + np.cumsum(documents)
         starts = ends - documents
-        is_kept = [name in self.run.job.kept_columns for name in names]
+        is_kept = [name in self.run.job.keep for name in names]
         for unit in np.flatnonzero((starts < stop) & (ends > start)).tolist():
             first, last = max(start - int(starts[unit]), 0), min(stop, int(ends[unit])) - int(starts[unit])
             values = self.kept(unit).slice(first, last - first) if any(is_kept) else None
@@ -161,7 +160,7 @@ class Member:
             trial = self.run.trial
             return "no unit has it" + (f": the store is a trial, {trial}" if trial else "")
         dedup = self.run.job.dedup
-        if not isinstance(dedup, msgspec.UnsetType) and row in read_duplicates(self.folder, dedup).of(source):
+        if dedup is not None and row in read_duplicates(self.folder, dedup).of(source):
             return DUPLICATE
         skipped = [rows for rows in read_summary(self.folder, unit, self.head).skipped if rows.reason != DUPLICATE]
         matching = [rows for rows in skipped if rows.source == source and rows.first <= row <= rows.last]

@@ -82,7 +82,7 @@ class PartSummary(msgspec.Struct, frozen=True):
     text; with it a part is compared with its sources without an engine. `xxh3` is the hash of the columns, for fast
     checks. `kept` is the hash of the kept columns, `erased` are the documents whose tokens were replaced by end tokens,
     `erased_rows` is the number of rows in quarantine whose text was erased, `spelled` the number of searched documents
-    that spell a control token (see `control_counts`). Without any they are not written.
+    that spell a control token (see `control_counts`).
     """
 
     unit: int
@@ -95,21 +95,15 @@ class PartSummary(msgspec.Struct, frozen=True):
     slice: str = ""
     text: str = ""
     xxh3: str = ""
-    kept: str | msgspec.UnsetType = msgspec.UNSET
-    erased: tuple[ErasedRange, ...] | msgspec.UnsetType = msgspec.UNSET
-    erased_rows: int | msgspec.UnsetType = msgspec.UNSET
-    spelled: int | msgspec.UnsetType = msgspec.UNSET
+    kept: str = ""
+    erased: tuple[ErasedRange, ...] = ()
+    erased_rows: int = 0
+    spelled: int = 0
 
     @property
     def file(self) -> str:
         """The name of the part. One that an erasure changed has the start of its hash in its name."""
-        is_base = isinstance(self.erased, msgspec.UnsetType) and isinstance(self.erased_rows, msgspec.UnsetType)
-        return part_name(self.unit, "" if is_base else self.blake3)
-
-    @property
-    def spelled_documents(self) -> int:
-        """The number of documents found to spell a control token."""
-        return 0 if isinstance(self.spelled, msgspec.UnsetType) else self.spelled
+        return part_name(self.unit, self.blake3 if self.erased or self.erased_rows else "")
 
     @property
     def skipped_rows(self) -> int:
@@ -358,7 +352,7 @@ def erased_changes(summary: PartSummary) -> npt.NDArray[np.int64] | None:
 
     The ranges do not overlap, and the file has as many documents (see `summary_of`), so time and memory are bounded.
     """
-    if isinstance(summary.erased, msgspec.UnsetType):
+    if not summary.erased:
         return None
     changes = np.zeros(summary.documents, np.int64)
     for entry in summary.erased:
@@ -416,14 +410,12 @@ def summary_of(unit: int, schema: pa.Schema, file_bytes: int) -> PartSummary:
     summary = decode(metadata.get(b"tokenmill.part", b""), PartSummary)
     if summary.unit != unit:
         raise MalformedDataError(f"it holds unit {summary.unit}")
-    counts = [summary.documents, summary.tokens, summary.text_bytes, summary.skipped_rows, summary.spelled_documents]
-    counts.append(summary.documents - summary.spelled_documents)
-    counts.append(0 if isinstance(summary.erased_rows, msgspec.UnsetType) else summary.erased_rows)
+    counts = [summary.documents, summary.tokens, summary.text_bytes, summary.skipped_rows, summary.spelled]
+    counts += [summary.documents - summary.spelled, summary.erased_rows]
     for skipped in summary.skipped:
         most = skipped.last - skipped.first + 1
         counts += [skipped.source, skipped.first, skipped.last, skipped.rows - 1, most - skipped.rows]
-    erased = () if isinstance(summary.erased, msgspec.UnsetType) else summary.erased
-    for entry in erased:
+    for entry in summary.erased:
         counts += [entry.first, entry.last - entry.first, summary.documents - 1 - entry.last, entry.change - 1]
     if min(counts) < 0 or max(counts) > MAX_INT64:
         raise MalformedDataError("it has negative or impossible counts")
@@ -431,7 +423,7 @@ def summary_of(unit: int, schema: pa.Schema, file_bytes: int) -> PartSummary:
         raise MalformedDataError(
             f"it states {summary.documents} documents and {summary.tokens} tokens, and has {file_bytes} bytes"
         )
-    is_ordered = all(one.last < other.first for one, other in itertools.pairwise(erased)) and all(
+    is_ordered = all(one.last < other.first for one, other in itertools.pairwise(summary.erased)) and all(
         (one.source, one.first) <= (other.source, other.first) for one, other in itertools.pairwise(summary.skipped)
     )
     if not is_ordered:

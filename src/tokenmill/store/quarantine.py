@@ -200,7 +200,7 @@ def _is_recorded(folder: Folder, part: PartSummary) -> bool:
             return False
         remaining[matching] -= 1
     erased = sum(entry.detail == ERASED and entry.text is None and entry.base64 is None for entry in entries)
-    is_erased = isinstance(part.erased_rows, msgspec.UnsetType) or erased == part.erased_rows
+    is_erased = not part.erased_rows or erased == part.erased_rows
     return is_erased and not any(remaining.values())
 
 

@@ -11,11 +11,11 @@ class TokenizerSpec(msgspec.Struct, frozen=True):
     `file` is a name in the run's `tokenizer/` folder. `pattern` is the split regex of a `.tiktoken` vocabulary, and
     `scheme` the name of that regex if it is known; a `tokenizer.json` contains its own. `vocabulary_size` is the
     largest id plus one, added tokens included. `plain_tokens` are the added tokens that are not special: their spelling
-    in a text becomes their id. `source` is the name of a model on the Hub that was asked for, and
-    `commit` the one that the vocabulary is from. A spec without one of these last three does not have it on disk.
+    in a text becomes their id. `source` is the name of a model on the Hub that was asked for, and `commit` the one that
+    the vocabulary is from; both are empty for other vocabularies.
 
-    Two fields are only in memory, for engines (see `Job.encoder`). `parse_special` says that the spelling of a special
-    token becomes its id. `marks` are the ids of characters that stand for control tokens of a template.
+    Two fields are for engines (see `Job.encoder`). `parse_special` says that the spelling of a special token becomes
+    its id. `marks` are the ids of characters that stand for control tokens of a template.
     """
 
     name: str
@@ -27,16 +27,16 @@ class TokenizerSpec(msgspec.Struct, frozen=True):
     pattern: str | None = None
     scheme: str | None = None
     end_of_text: int | None = None
-    source: str | msgspec.UnsetType = msgspec.UNSET
-    commit: str | msgspec.UnsetType = msgspec.UNSET
-    plain_tokens: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
-    parse_special: bool | msgspec.UnsetType = msgspec.UNSET
-    marks: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    source: str = ""
+    commit: str = ""
+    plain_tokens: dict[str, int] = {}
+    parse_special: bool = False
+    marks: dict[str, int] = {}
 
     @property
     def added_tokens(self) -> dict[str, int]:
         """The ids of all added tokens, special or not, by their spelling."""
-        return self.special_tokens | ({} if isinstance(self.plain_tokens, msgspec.UnsetType) else self.plain_tokens)
+        return self.special_tokens | self.plain_tokens
 
     def shown(self, token: int) -> str:
         """An id, with its spelling if it is an added token."""

@@ -6,8 +6,6 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-import msgspec
-
 from tokenmill.errors import TokenizerError
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 from tokenmill.tokenization.spec import TokenizerSpec
@@ -106,7 +104,7 @@ def from_tokenizer_json(name: str, origin: str, content: bytes, end_spelling: st
         vocabulary_size=_size(origin, min(ids, default=-1), max(ids, default=-1)),
         special_tokens=special,
         end_of_text=_end_of_text(end_spelling, plain | special),
-        plain_tokens=plain or msgspec.UNSET,
+        plain_tokens=plain,
     )
     return Vocabulary(spec, content)
 

@@ -27,7 +27,7 @@ def vocabulary_digest(vocabulary: Vocabulary) -> str:
 
 def _without_origin(spec: TokenizerSpec) -> TokenizerSpec:
     """A spec without the model and commit that it is from: a branch and its commit name the same tokenizer."""
-    return msgspec.structs.replace(spec, source=msgspec.UNSET, commit=msgspec.UNSET)
+    return msgspec.structs.replace(spec, source="", commit="")
 
 
 def save(vocabulary: Vocabulary) -> None:

@@ -183,7 +183,7 @@ def open_source(
     """Open a store, or its documents that satisfy `where`, as a source. Refuses one that is smaller than one grain."""
     parts = LoaderParts(store)
     if where is not None:
-        where = check_where(where, store.job.kept_columns, store.directory)
+        where = check_where(where, store.job.keep, store.directory)
     choice = Choice(options.val, options.split, where)
     is_whole = options.val is None and where is None
     stream = Stream(parts, None if is_whole else open_split(parts, choice), number, first_document)

@@ -80,7 +80,7 @@ def _distribution(facts: PublicFacts) -> list[dict[str, Any]]:
             }
             for file in files
         ]
-        kept = ", ".join(member.run.job.kept_columns)
+        kept = ", ".join(member.run.job.keep)
         entries.append(
             _file_set(prefix, layout.PARTS, "arrow", "The tokens. The manifest has the checksum of each file.")
         )

@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import msgspec
-
 from tokenmill.analysis.statistics import Statistics
 from tokenmill.errors import SourceError, UsageError
 from tokenmill.humanize import escape_control_characters
@@ -94,9 +92,9 @@ class PublicFacts:
     def tokenizer(self) -> str:
         """The tokenizer: a model of the Hub with its commit, or the name of a vocabulary or file."""
         spec = self.stores.job.tokenizer
-        if isinstance(spec.source, msgspec.UnsetType):
+        if not spec.source:
             return public_name(spec.name)
-        commit = "" if isinstance(spec.commit, msgspec.UnsetType) else f"@{spec.commit}"
+        commit = f"@{spec.commit}" if spec.commit else ""
         return f"{spec.source.partition('@')[0]}{commit}"
 
     @property
@@ -124,7 +122,7 @@ class PublicFacts:
     def deny_lists(self) -> list[str]:
         """The BLAKE3 of each list of denied rows that a store was made with."""
         lists = [member.run.job.deny for member in self.stores.members]
-        return list(dict.fromkeys(blake3 for blake3 in lists if not isinstance(blake3, msgspec.UnsetType)))
+        return list(dict.fromkeys(blake3 for blake3 in lists if blake3))
 
     def sources(self) -> Iterator[PublicSource]:
         """Yield the first sources, with the hashes that the stores have recorded."""

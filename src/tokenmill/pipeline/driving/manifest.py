@@ -136,7 +136,7 @@ class ManifestBuilder:
             raise CorruptStore("the parts found are not those of the plan", f"run          {self._folder.root}")
         manifest = manifest.append_column(tables.MANIFEST_SCHEMA.field("bytes"), pa.array(sizes, pa.int64()))
         self._folder.sync_directory(layout.PARTS)
-        if self._run.job.kept_columns:
+        if self._run.job.keep:
             self._folder.sync_directory(layout.KEPT)
         publish_manifest(self._folder, self._run, manifest)
         event_log.append(self._folder, [event_log.line("complete", units=self._run.units)])

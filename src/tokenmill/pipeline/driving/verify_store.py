@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, StoreError
@@ -36,9 +35,9 @@ def check_store(
     """Check everything in a store but its exports; return what was counted."""
     try:
         read_vocabulary(folder, frozen.run.job.tokenizer)
-        if not isinstance(frozen.run.job.deny, msgspec.UnsetType):
+        if frozen.run.job.deny:
             read_rules(folder, frozen.run.job.deny)
-        if not isinstance(frozen.run.job.dedup, msgspec.UnsetType):
+        if frozen.run.job.dedup is not None:
             read_duplicates(folder, frozen.run.job.dedup)
     except StoreError as error:
         checks.problems.append(error.text)

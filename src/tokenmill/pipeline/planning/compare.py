@@ -169,8 +169,8 @@ def _refused(folder: Folder, before: pa.Table, now: pa.Table, paths: list[str] |
 def with_defaults(request: PrepareRequest, run: Run) -> PrepareRequest:
     """The request with the run's size of units, unless one is given, and its duplicates if it asks for them."""
     unit_bytes = request.job.unit_bytes if request.unit_bytes_given else run.job.unit_bytes
-    is_asked = not isinstance(request.job.dedup, msgspec.UnsetType)
-    dedup = run.job.dedup if is_asked and not isinstance(run.job.dedup, msgspec.UnsetType) else request.job.dedup
+    is_known = None not in (request.job.dedup, run.job.dedup)
+    dedup = run.job.dedup if is_known else request.job.dedup
     job = msgspec.structs.replace(request.job, unit_bytes=unit_bytes, dedup=dedup)
     return replace(request, job=job)
 
@@ -234,7 +234,7 @@ def refuse_other_job(folder: Folder, run: Run, request: PrepareRequest) -> None:
 
 def refuse_denied_paths(folder: Folder, job: Job, before: pa.Table, now: pa.Table) -> None:
     """Refuse sources whose paths changed so that the deny list names other rows of them by number."""
-    if isinstance(job.deny, msgspec.UnsetType):
+    if not job.deny:
         return
     rules = read_rules(folder, job.deny)
     if not rules.rows or len(before) != len(now):

@@ -132,7 +132,7 @@ def _planned(
         versions=versions(),
     )
     vocabulary = {f"{layout.TOKENIZER}/{request.job.tokenizer.file}": request.vocabulary.content}
-    denied = {} if isinstance(job.deny, msgspec.UnsetType) else {deny_name(job.deny): request.deny}
+    denied = {deny_name(job.deny): request.deny} if job.deny else {}
     named = {layout.table_name(folder, name, hashes[name]): data for name, data in contents.items()}
     notes = _deny_notes(request.deny, sources)
     run = _with_units(run, units, request.units_of(len(units)))
@@ -160,7 +160,7 @@ def _without_duplicates(
 ) -> tuple[Job, dict[str, bytes]]:
     """The job with the hash of the list of duplicates, and that list by its name, if the request asks for it."""
     job = request.job
-    if isinstance(job.dedup, msgspec.UnsetType):
+    if job.dedup is None:
         return job, {}
 
     def step(done: int) -> None:
@@ -263,7 +263,7 @@ def _reopen(
     complete = found.has_manifest and units <= run.units
     request = with_defaults(request, run)
     try:
-        if not isinstance(run.job.dedup, msgspec.UnsetType):
+        if run.job.dedup is not None:
             read_duplicates(folder, run.job.dedup)
         frozen = load_existing(folder, run)
     except CorruptStore as damage:
@@ -350,7 +350,7 @@ def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, a
             "the sources, and those that fit are kept.",
         )
     files = {layout.table_name(folder, name, hashes[name]): data for name, data in contents.items()}
-    if not isinstance(run.job.dedup, msgspec.UnsetType):
+    if run.job.dedup is not None:
         folder.create(layout.DENY)
         files[duplicates_name(run.job.dedup)] = planned.files[duplicates_name(run.job.dedup)]
     _publish_files(folder, files)
@@ -367,9 +367,9 @@ def _changed_note(paths: list[str]) -> str:
 def _create_directories(folder: Folder, run: Run) -> None:
     """Make the directories of what workers publish."""
     folder.create(layout.PARTS)
-    if run.job.kept_columns:
+    if run.job.keep:
         folder.create(layout.KEPT)
-    if any(not isinstance(blake3, msgspec.UnsetType) for blake3 in (run.job.deny, run.job.dedup)):
+    if run.job.deny or run.job.dedup is not None:
         folder.create(layout.DENY)
 
 
@@ -390,7 +390,7 @@ def _write_vocabulary(folder: Folder, run: Run, request: PrepareRequest) -> None
 
 def _write_deny_list(folder: Folder, run: Run, request: PrepareRequest) -> None:
     """Publish the list of denied rows again if the store has lost it. Its hash is part of the job."""
-    if isinstance(run.job.deny, msgspec.UnsetType):
+    if not run.job.deny:
         return
     try:
         read_content(folder, run.job.deny)

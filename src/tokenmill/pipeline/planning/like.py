@@ -17,7 +17,7 @@ from tokenmill.options import JobOptions, PrepareOptions
 from tokenmill.storage import folder_at
 from tokenmill.store.chain import erased_rules
 from tokenmill.store.deny import read_content, read_rules
-from tokenmill.store.job import read_run, read_vocabulary
+from tokenmill.store.job import Job, read_run, read_vocabulary
 from tokenmill.store.state import Operation, enter
 from tokenmill.system.arguments import options_of
 from tokenmill.tokenization import hub_models
@@ -26,7 +26,6 @@ from tokenmill.tokenization.resolve import Vocabulary
 if TYPE_CHECKING:
     from tokenmill.storage import Folder
     from tokenmill.store.chain import Head
-    from tokenmill.store.job import Job
 
 # The value that switches an option off.
 OFF = "none"
@@ -83,10 +82,11 @@ def _options_of(job: Job) -> dict[str, Any]:
         "bos": "none" if job.begin is None else job.begin,
         **{name: getattr(job, name, None) for name, about in OPTIONS.items() if about.of_store or about.can_be_off},
         "max_document_bytes": job.document_bytes,
-        "dedup": msgspec.UNSET if isinstance(job.dedup, msgspec.UnsetType) else "exact",
+        "dedup": None if job.dedup is None else "exact",
         "deny": None,
     }
-    return {name: value for name, value in values.items() if not isinstance(value, msgspec.UnsetType)}
+    defaults = {field.name: field.default for field in msgspec.structs.fields(Job)}
+    return {name: value for name, value in values.items() if value != defaults.get(name, msgspec.NODEFAULT)}
 
 
 def _without_off(options: PrepareOptions) -> PrepareOptions:
@@ -112,7 +112,7 @@ def stored_rules(folder: Folder) -> bytes:
 
 
 def _deny_list(folder: Folder, job: Job) -> bytes:
-    if isinstance(job.deny, msgspec.UnsetType):
+    if not job.deny:
         return b""
     read_rules(folder, job.deny)  # before the list becomes part of a request
     return read_content(folder, job.deny)

@@ -199,7 +199,7 @@ def _move(folder: Folder, moves: dict[int, int]) -> None:
             summary, content = open_part(folder, unit)
             check_content(folder, summary, content)
             folder.discard(rechecked_name(moves[unit]))  # the mark belonged to another part
-            if not isinstance(summary.kept, msgspec.UnsetType):
+            if summary.kept:
                 publish_kept(folder, kept_name(moves[unit]), read_kept(folder, summary, ()))
             write_part(folder, msgspec.structs.replace(summary, unit=moves[unit]), content)
         remove_parts(folder, [unit])

@@ -7,8 +7,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
-import msgspec
-
 from tokenmill.errors import UsageError
 from tokenmill.humanize import parse_fraction, parse_size
 from tokenmill.options import BadDocumentAction, Dedup, JobOptions, Null, PrepareOptions, Special, TemplateSpecial
@@ -16,7 +14,7 @@ from tokenmill.pipeline.unit import plan
 from tokenmill.sources import Discovery, SplitChoice, discover
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.named_datasets import DEFAULT_COLUMN, ResolvedSources
-from tokenmill.sources.text_columns import EMPTY, parse_template
+from tokenmill.sources.text_columns import SKIP, parse_template
 from tokenmill.sources.where import parse_where
 from tokenmill.storage import scheme
 from tokenmill.storage.digest import hash_of
@@ -70,7 +68,7 @@ class BadDocumentPolicy:
 
 
 def job_options(options: JobOptions) -> dict[str, Any]:
-    """The fields of the job that options alone decide, without those that are not given.
+    """The fields of the job that options alone decide.
 
     Raises UsageError for an option that is invalid for every source and tokenizer.
     """
@@ -87,22 +85,21 @@ def job_options(options: JobOptions) -> dict[str, Any]:
     fewest, most = (_tokens(name, getattr(options, name)) for name in ("min_tokens", "max_tokens"))
     if fewest is not None and most is not None and fewest > most:
         raise UsageError(f"--min-tokens {fewest} is more than --max-tokens {most}")
-    given = {
+    _size("--unit-bytes", options.unit_bytes)
+    return {
         "separator": options.separator,
         "document_bytes": _size("--max-document-bytes", options.max_document_bytes) or DEFAULT_DOCUMENT_BYTES,
-        "keep": keep or None,
-        "where": str(parse_where(options.where)) if options.where else None,
+        "keep": keep,
+        "where": str(parse_where(options.where)) if options.where else "",
         "join": options.join,
-        "template": options.template or None,
-        "null": null if null == EMPTY else None,
-        "special": None if special == TEXT else special,
+        "template": options.template or "",
+        "null": null or SKIP,
+        "special": special or TEXT,
         "template_special": _one_of("--template-special", options.template_special, TemplateSpecial),
         "dedup": None if _one_of("--dedup", options.dedup, Dedup) is None else "",
         "min_tokens": fewest,
         "max_tokens": most,
     }
-    _size("--unit-bytes", options.unit_bytes)
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _check_template_options(options: JobOptions) -> None:
@@ -181,8 +178,8 @@ class PrepareRequest:
     @property
     def options(self) -> ReadOptions:
         """How planning reads the sources."""
-        filtered = parse_where(self.job.filter_text).columns if self.job.filter_text else ()
-        required = dict.fromkeys((*self.job.kept_columns, *parse_list(self.deny).columns, *filtered))
+        filtered = parse_where(self.job.where).columns if self.job.where else ()
+        required = dict.fromkeys((*self.job.keep, *parse_list(self.deny).columns, *filtered))
         return self.job.read_options(required=tuple(required))
 
     @property
@@ -250,8 +247,8 @@ def make_request(
         begin=boundary_token(spec, "--bos", options.bos, None),
         end=end_token(spec, options.eot),
         unit_bytes=unit_bytes or plan.default_unit_bytes(total_bytes(discovery)),
-        deny=hash_of(deny) if deny else msgspec.UNSET,
-        **{"separator": None, **job_options(options)},
+        deny=hash_of(deny) if deny else "",
+        **job_options(options),
     )
     choice = choose_engine(Vocabulary(job.encoder, vocabulary.content), options.engine)
     named = named or ResolvedSources([])

@@ -6,7 +6,6 @@ import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
 from tokenmill.sources import read_columns
@@ -45,8 +44,8 @@ NOTHING = LeftOut()
 def left_out(directory: str, job: Job) -> LeftOut:
     """The lists of a run. A worker keeps them."""
     return LeftOut(
-        None if isinstance(job.deny, msgspec.UnsetType) else read_deny_list(directory, job.deny),
-        None if isinstance(job.dedup, msgspec.UnsetType) else _duplicates(directory, job.dedup),
+        read_deny_list(directory, job.deny) if job.deny else None,
+        None if job.dedup is None else _duplicates(directory, job.dedup),
     )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -112,11 +111,11 @@ class PartBuilder:
 
     def read_kept(self, limits: WorkerLimits) -> pa.Table | None:
         """Read the columns that the job keeps, for the documents so far; None if it keeps none."""
-        if not self.job.kept_columns:
+        if not self.job.keep:
             return None
         source, row = _joined(self.sources, np.uint32), _joined(self.rows, np.uint64)
         options = limits.read_options(self.job)
-        return unit_columns(self.task, self.job.kept_columns, source, row, options).values
+        return unit_columns(self.task, self.job.keep, source, row, options).values
 
     def finish(self, kept: pa.Table | None = None) -> BuiltPart:
         """The part, ready to be published, with the columns that are kept. Every planned row is in it or skipped."""
@@ -136,8 +135,8 @@ class PartBuilder:
             skipped=skipped_ranges(self._skipped),
             slice=self.task.slice,
             text=self._text.hexdigest(),
-            kept=msgspec.UNSET if kept is None else content_hash(kept),
-            spelled=self._spelled or msgspec.UNSET,
+            kept="" if kept is None else content_hash(kept),
+            spelled=self._spelled,
         )
         _check_rows(self.task, summary)
         bad = quarantine.with_lines(self._bad, self.task.files) if self._bad else []

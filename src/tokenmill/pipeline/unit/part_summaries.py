@@ -52,13 +52,13 @@ class CheckParts:
 
     def _kept_problem(self, folder: Folder, summary: PartSummary) -> str | None:
         """What is wrong with the kept columns of a part, if it has any."""
-        if isinstance(summary.kept, msgspec.UnsetType):
+        if not summary.kept:
             return None
         if not folder.exists(self._head.kept_file(summary.unit)):
             return "its kept columns are missing"
         if self.content_too:
             try:
-                read_kept(folder, summary, self.job.kept_columns, self._head)
+                read_kept(folder, summary, self.job.keep, self._head)
             except CorruptStore as error:
                 return error.headline
         return None

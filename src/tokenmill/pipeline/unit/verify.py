@@ -73,8 +73,8 @@ class Verify:
         folder = folder_at(self.directory)
         head = head_at(self.directory, self.version)
         summary = check_part(folder, task.unit, self.job, head)
-        if self.job.kept_columns:
-            read_kept(folder, summary, self.job.kept_columns, head)
+        if self.job.keep:
+            read_kept(folder, summary, self.job.keep, head)
         _, content = open_part(folder, task.unit, head)
         copies = 0 if self.check_erased is None else self.check_erased(task.unit, content)
         if self.fraction <= 0:
@@ -186,10 +186,10 @@ class CompareText:
 
 def has_kept(task: UnitTask, job: Job, summary: PartSummary, content: PartContent, limits: WorkerLimits) -> bool:
     """Whether the columns that a part was committed with are those that its sources have now."""
-    if not job.kept_columns:
+    if not job.keep:
         return True
     options = limits.read_options(job)
-    values = unit_columns(task, job.kept_columns, content.source, content.row, options).values
+    values = unit_columns(task, job.keep, content.source, content.row, options).values
     return content_hash(values if content.erased is None else nulled(values, content.erased)) == summary.kept
 
 
