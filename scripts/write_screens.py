@@ -59,7 +59,7 @@ SCREENS = {
     "inspect, skipped rows": "tokenmill inspect tokens --skipped",
     "locate, from a token": "tokenmill locate tokens/llmc/fineweb_train_000003.bin 1000 --context 10",
     "locate, from a row": "tokenmill locate tokens --source corpus/000.parquet --row 7 --context 10",
-    "loader": "tokenmill loader tokens --sequence-tokens 32 --batch-sequences 2 --seconds 0.1",
+    "loader": "tokenmill loader tokens --sequence-tokens 16 --batch-sequences 2 --seconds 0.1",
     "mix": "tokenmill mix recipe.toml",
     "stats": "tokenmill stats tokens --by language",
     "report": "tokenmill report tokens",

@@ -440,7 +440,7 @@ def test_a_part_has_these_bytes(tmp_path: Path) -> None:
         + np.array([0, 2], np.uint64).tobytes()
     )
     stated = (
-        b'{"unit":3,"job":"job","documents":2,"tokens":7,"text_bytes":20,"blake3":"","skipped":[[0,1,1,1,"null"]],'
+        b'{"unit":3,"job":"job","documents":2,"tokens":7,"text_bytes":20,"skipped":[[0,1,1,1,"null"]],'
         b'"slice":"5","text":"6","xxh3":"%s"}' % summary.xxh3.encode()
     )
     assert summary.xxh3 == xxhash.xxh3_128_hexdigest(columns)

@@ -87,7 +87,7 @@ def test_rows_that_satisfy_the_filter_are_documents(tmp_path: Path, kind: str) -
 
 
 def test_the_filter_is_part_of_the_job(tmp_path: Path) -> None:
-    """Another filter is refused, --like takes it, and a store without a filter does not mention one."""
+    """Another filter is refused, --like takes it, and a store without one says so."""
     source = write(tmp_path / "in/x.parquet", table())
     out, plain = tmp_path / "out", tmp_path / "plain"
     tokenmill.prepare(source, out=str(out), where=WHERE, **CALL)
@@ -95,7 +95,7 @@ def test_the_filter_is_part_of_the_job(tmp_path: Path) -> None:
         tokenmill.prepare(source, out=str(out), where="language = 'de'", **CALL)
     tokenmill.prepare(source, out=str(plain), **CALL)
     record = json.loads((plain / "run.json").read_text())
-    assert "where" not in record["job"]
+    assert record["job"]["where"] == ""
     (out / "log.jsonl").unlink()  # now the parts are compared with their sources
     (out / "manifest.parquet").unlink()
     assert tokenmill.prepare(source, out=str(out), where=WHERE, **CALL).units_done_now == 0

@@ -266,15 +266,6 @@ def test_the_rank_comes_from_the_environment(store: str, monkeypatch: pytest.Mon
     assert str(tokenmill.loader(store, **SMALL, rank=0, world_size=2).rank) == "rank 0 of 2 (given)"
 
 
-def test_the_function_stays_where_the_package_is_imported() -> None:
-    """tokenmill.loader is the function; from tokenmill.training.order import ... works beside it."""
-    import tokenmill.training.order as order_module
-    from tokenmill.training.order import permute
-
-    assert order_module.permute is permute
-    assert tokenmill.training.__module__ == "tokenmill.api.loader"
-
-
 def test_a_pickled_loader_does_not_read_a_store_that_was_replaced(store: str, other_store: str, tmp_path: Path) -> None:
     """Workers of a trainer unpickle their loader: another store at its path would go on with other tokens."""
     copy = tmp_path / "store"

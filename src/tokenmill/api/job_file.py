@@ -37,7 +37,7 @@ def as_toml(given: dict[str, Any]) -> str:
 
 
 def _read(path: str) -> dict[str, Any]:
-    """The options of a job file. Raises UsageError for a key or a value that is none of an option."""
+    """The options of a job file. Raises UsageError for an unknown key or a value of the wrong type."""
     try:
         with open(path, "rb") as file:
             text = file.read(MAX_BYTES).decode()

@@ -75,7 +75,7 @@ class ErasedRange(msgspec.Struct, frozen=True, array_like=True):
     change: int
 
 
-class PartSummary(msgspec.Struct, frozen=True):
+class PartSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     """The metadata of a part, from which its row of the manifest is made.
 
     `slice` is the digest of the slice of the sources that the part was made from. `text` is the hash of the documents'
@@ -83,6 +83,9 @@ class PartSummary(msgspec.Struct, frozen=True):
     checks. `kept` is the hash of the kept columns, `erased` are the documents whose tokens were replaced by end tokens,
     `erased_rows` is the number of rows in quarantine whose text was erased, `spelled` the number of searched documents
     that spell a control token (see `control_counts`).
+
+    Defaults are not written, so a field that a later version adds leaves the bytes of other parts as they are. Each is
+    empty, zero or None: `msgspec` recognizes other defaults by identity.
     """
 
     unit: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class TokenizerSpec(msgspec.Struct, frozen=True):
+class TokenizerSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """A vocabulary file by its hash, and what the file itself does not contain.
 
     `file` is a name in the run's `tokenizer/` folder. `pattern` is the split regex of a `.tiktoken` vocabulary, and

@@ -147,7 +147,9 @@ class LoaderParts:
         head = read_head(self.folder, number=last)
         claimed = claimed_documents(self.folder, head, after=self._opened.head.number)
         unit, document = (claimed[name].to_numpy() for name in ("unit", "document"))
-        self._later = {int(one): document[unit == one] for one in np.unique(unit)}
+        order = np.argsort(unit, kind="stable")
+        units, starts = np.unique(unit[order], return_index=True)
+        self._later = dict(zip(units.tolist(), np.split(document[order], starts)[1:], strict=True))
         self._newest = dataclasses.replace(self._newest, head=head, manifest=head.manifest(self._newest.manifest))
 
 

@@ -64,7 +64,7 @@ def fingerprint(dataset: Dataset) -> str:
 
 
 def files_of(dataset: Dataset, column: str) -> list[str]:
-    """The files whose rows, all of them and in this order, are the table of a dataset; empty if there are none.
+    """The files that hold the table of a dataset, one after the other; empty if no whole files do.
 
     The indices of a selected or shuffled dataset are ignored.
     """
