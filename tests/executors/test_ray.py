@@ -16,12 +16,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import tokenmill
-from tests.support import ROOT, command
+from tests.support import ROOT
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'tokenmill[ray]'")
 
@@ -40,11 +41,11 @@ from tests.executors.test_contract import (  # noqa: F401 - the contract, run he
     values,
 )
 from tests.support.arguments import PrepareArguments
-from tests.support.corpora import SMALL_TIKTOKEN
+from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN
 from tests.support.documents import DOCUMENTS
 from tests.support.executor_functions import announce_and_wait, double, endpoint, fail, pid
 from tests.support.killing import wait_until
-from tests.support.remote_runs import SMALL_UNITS, differences, local_files
+from tests.support.remote_runs import differences, local_files
 from tests.support.servers.seaweed import UNSIGNED, Bucket
 from tokenmill.errors import RunFailed, UsageError
 from tokenmill.executors.outcomes import Cause, Died, Done, RetryPolicy
@@ -269,9 +270,8 @@ def test_usage_of_places() -> None:
         check_executor("dask")
 
 
-@pytest.mark.timeout(300)  # six commands, each of which starts actors
-def test_stores_that_grow_on_ray(cluster: None, tmp_path: Path) -> None:
-    """--keep, --deny, --like, exports of two stores, an erasure and a check equal those of local commands."""
+def test_stores_that_grow_on_ray(shared: Callable[[int], RayExecutor], tmp_path: Path) -> None:
+    """keep, deny, like, exports of two stores, an erasure and a check equal those of local calls."""
     sources = []
     for name in ("a", "b"):
         texts = [f"{name} {text}" for text in DOCUMENTS]
@@ -279,18 +279,16 @@ def test_stores_that_grow_on_ray(cluster: None, tmp_path: Path) -> None:
         sources.append(tmp_path / f"{name}.parquet")
         pq.write_table(pa.table({"text": texts, "url": urls}), sources[-1], row_group_size=8)
     (deny := tmp_path / "deny.jsonl").write_text(json.dumps({"column": "url", "host": "host1.example"}) + "\n")
-    (hosts := tmp_path / "hosts.txt").write_text("host2.example\n")
     checks = []
-    for place, on in (("local", "local"), ("ray", "ray")):
+    for place, executor in (("local", None), ("ray", shared(2))):
         a, b, out = tmp_path / place / "a", tmp_path / place / "b", tmp_path / place
-        where = ("--on", on, "--workers", "2", "--quiet")
-        command.run("prepare", sources[0], *SMALL_UNITS, "--keep", "url", "--deny", deny, "--out", a, *where)
-        command.run("prepare", sources[1], "--like", a, "--unit-bytes", "1", "--out", b, *where)
-        command.run("export", a, b, "--to", "megatron", "--val", "0.1", "--out", out / "megatron", *where)
-        llmc = ("--to", "llmc", "--shuffle", "7", "--shard-tokens", "900")
-        command.run("export", a, b, *llmc, "--out", out / "llmc", *where)
-        command.run("erase", a, "--column", "url", "--hosts", hosts, "--request", "r", *where)
-        told = command.run("verify", a, b, "--all", "--json", *where[:4]).stdout
+        where: Any = {"workers": 2, "executor": executor}
+        tokenmill.prepare(sources[0], tokenizer=SMALL_JSON, unit_bytes=1, keep=["url"], deny=deny, out=a, **where)
+        tokenmill.prepare(sources[1], like=a, unit_bytes=1, out=b, **where)
+        tokenmill.export([a, b], to="megatron", val=0.1, out=out / "megatron", **where)
+        tokenmill.export([a, b], to="llmc", shuffle=7, shard_tokens=900, out=out / "llmc", **where)
+        tokenmill.erase(a, column="url", hosts=["host2.example"], request="r", **where)
+        told = json.dumps(msgspec.to_builtins(tokenmill.verify([a, b], all=True, **where)))
         checks.append(json.loads(told.replace(str(out), "")) | {"seconds": 0})
     assert checks[0] == checks[1]
     for name in ("a", "b"):

@@ -619,7 +619,7 @@ def test_parts_of_a_wrong_engine_stay_out(tmp_path: Path, lost: str) -> None:
     assert part_bytes(out) == expected
 
 
-@pytest.mark.parametrize("key", ["tokens", "documents", "text_bytes", "blake3", "skipped"])
+@pytest.mark.parametrize("key", ["tokens", "documents", "text_bytes", "blake3", "slice"])
 @pytest.mark.parametrize("with_manifest", [True, False])
 def test_a_flipped_bit_at_the_head_of_a_part_is_found(
     tmp_path: Path, source: str, out: Path, key: str, with_manifest: bool
