@@ -51,7 +51,7 @@ from tokenmill.errors import RunFailed, UsageError
 from tokenmill.executors.outcomes import Cause, Died, Done, RetryPolicy
 from tokenmill.executors.ray import node_actor as crews
 from tokenmill.executors.ray.executor import RayExecutor
-from tokenmill.executors.ray.node_actor import NodeActor, NodeConfig
+from tokenmill.executors.ray.node_actor import NodeActor, NodeConfig, NodeOrder
 from tokenmill.system.storage_settings import DEFAULT, Shared, StorageSettings
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("default")]
@@ -182,11 +182,11 @@ def test_an_address_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_crew_works_without_a_cluster() -> None:
     """Items are given and outcomes are told by calls; one that has nothing to tell answers all the same."""
     crew = NodeActor(
-        NodeConfig(crews.own_version(), (), 2, None, None, ({"AWS_REGION": "nowhere-1", "OTHER": "kept out"}, DEFAULT))
+        NodeConfig(crews.own_version(), (), 2, ({"AWS_REGION": "nowhere-1", "OTHER": "kept out"}, DEFAULT))
     )
     assert os.environ.pop("AWS_REGION") == "nowhere-1"
     assert "OTHER" not in os.environ
-    crew.begin((double, RetryPolicy(), ({}, DEFAULT)))
+    crew.begin(NodeOrder(double, RetryPolicy(), ({}, DEFAULT)))
     same = 1000
     told = crew.exchange([(1, 7), (2, same), (3, same)])
     found = list(told.outcomes)
@@ -197,10 +197,10 @@ def test_a_crew_works_without_a_cluster() -> None:
     assert sorted(answers) == [(1, 14), (2, 2000), (3, 2000)]
     started = time.monotonic()
     assert crew.exchange([]).outcomes == []
-    crew.begin((time.sleep, RetryPolicy(), ({}, DEFAULT)))
+    crew.begin(NodeOrder(time.sleep, RetryPolicy(), ({}, DEFAULT)))
     assert crew.exchange([(4, 60.0)]).outcomes == []
     assert time.monotonic() - started < 10
-    crew.begin((fail, RetryPolicy(), ({}, DEFAULT)))
+    crew.begin(NodeOrder(fail, RetryPolicy(), ({}, DEFAULT)))
     assert crew.exchange([(5, "explained")]).outcomes[0].item == 5
     crew._executor.__exit__()
 
@@ -210,11 +210,9 @@ def test_a_crew_follows_the_settings_of_each_call(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://own:1")
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     names, found = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"), []
-    crew = NodeActor(
-        NodeConfig(crews.own_version(), (), 1, None, None, ({"AWS_ENDPOINT_URL": "http://first:1"}, DEFAULT))
-    )
+    crew = NodeActor(NodeConfig(crews.own_version(), (), 1, ({"AWS_ENDPOINT_URL": "http://first:1"}, DEFAULT)))
     for given in ({"AWS_ENDPOINT_URL": "http://one:1"}, {"AWS_ENDPOINT_URL": "http://other:1"}, {}):
-        crew.begin((os.getenv, RetryPolicy(), (given, DEFAULT)))
+        crew.begin(NodeOrder(os.getenv, RetryPolicy(), (given, DEFAULT)))
         values: dict[int, str | None] = {}
         outcomes = crew.exchange(list(enumerate(names))).outcomes
         while len(values) < 2:
@@ -230,10 +228,10 @@ def test_a_crew_gives_its_workers_the_settings_of_the_caller(monkeypatch: pytest
     """The endpoint of `using` reaches the workers as a value, also one that replaces a dead worker."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://own:1")
     given: Shared = ({}, StorageSettings(endpoint="http://given:1"))
-    crew = NodeActor(NodeConfig(crews.own_version(), (), 1, None, None, given))
+    crew = NodeActor(NodeConfig(crews.own_version(), (), 1, given))
     found: list[Any] = []
     for number in (1, 2):
-        crew.begin((endpoint, RetryPolicy(), given))
+        crew.begin(NodeOrder(endpoint, RetryPolicy(), given))
         outcomes = list(crew.exchange([(number, None)]).outcomes)
         while not any(isinstance(outcome, Done) for outcome in outcomes):
             outcomes += crew.exchange([]).outcomes
@@ -270,7 +268,8 @@ def test_usage_of_places() -> None:
         check_executor("dask")
 
 
-def test_stores_that_grow_on_ray(shared: Callable[[int], RayExecutor], tmp_path: Path) -> None:
+@pytest.mark.timeout(300)
+def test_stores_that_grow_on_ray(cluster: None, tmp_path: Path) -> None:
     """keep, deny, like, exports of two stores, an erasure and a check equal those of local calls."""
     sources = []
     for name in ("a", "b"):
@@ -280,16 +279,17 @@ def test_stores_that_grow_on_ray(shared: Callable[[int], RayExecutor], tmp_path:
         pq.write_table(pa.table({"text": texts, "url": urls}), sources[-1], row_group_size=8)
     (deny := tmp_path / "deny.jsonl").write_text(json.dumps({"column": "url", "host": "host1.example"}) + "\n")
     checks = []
-    for place, executor in (("local", None), ("ray", shared(2))):
-        a, b, out = tmp_path / place / "a", tmp_path / place / "b", tmp_path / place
-        where: Any = {"workers": 2, "executor": executor}
-        tokenmill.prepare(sources[0], tokenizer=SMALL_JSON, unit_bytes=1, keep=["url"], deny=deny, out=a, **where)
-        tokenmill.prepare(sources[1], like=a, unit_bytes=1, out=b, **where)
-        tokenmill.export([a, b], to="megatron", val=0.1, out=out / "megatron", **where)
-        tokenmill.export([a, b], to="llmc", shuffle=7, shard_tokens=900, out=out / "llmc", **where)
-        tokenmill.erase(a, column="url", hosts=["host2.example"], request="r", **where)
-        told = json.dumps(msgspec.to_builtins(tokenmill.verify([a, b], all=True, **where)))
-        checks.append(json.loads(told.replace(str(out), "")) | {"seconds": 0})
+    with RayExecutor() as on_ray:
+        for place, executor in (("local", None), ("ray", on_ray)):
+            a, b, out = tmp_path / place / "a", tmp_path / place / "b", tmp_path / place
+            where: Any = {"workers": 2, "executor": executor}
+            tokenmill.prepare(sources[0], tokenizer=SMALL_JSON, unit_bytes=1, keep=["url"], deny=deny, out=a, **where)
+            tokenmill.prepare(sources[1], like=a, unit_bytes=1, out=b, **where)
+            tokenmill.export([a, b], to="megatron", val=0.1, out=out / "megatron", **where)
+            tokenmill.export([a, b], to="llmc", shuffle=7, shard_tokens=900, out=out / "llmc", **where)
+            tokenmill.erase(a, column="url", hosts=["host2.example"], request="r", **where)
+            told = json.dumps(msgspec.to_builtins(tokenmill.verify([a, b], all=True, **where)))
+            checks.append(json.loads(told.replace(str(out), "")) | {"seconds": 0})
     assert checks[0] == checks[1]
     for name in ("a", "b"):
         there, here = (local_files(tmp_path / place / name) for place in ("ray", "local"))

@@ -33,7 +33,7 @@ from tokenmill.executors.outcomes import (
 )
 from tokenmill.executors.ray.cluster import Cluster, Node, NodeLostError
 from tokenmill.executors.ray.dispatch import Dispatch
-from tokenmill.executors.ray.node_actor import NodeConfig, NodeReply, own_version
+from tokenmill.executors.ray.node_actor import NodeConfig, NodeOrder, NodeReply, own_version
 from tokenmill.humanize import count, size
 from tokenmill.system import machine, storage_settings
 
@@ -69,7 +69,7 @@ PATIENCE_SECONDS = 30.0
 class _ActorHandle:
     """An actor: the call that it has not answered, and for how long.
 
-    It may have fewer workers than processors, if memory ran out.
+    It may have fewer workers than processors, if memory ran out. `worker_bytes` is what it has reserved for each.
     """
 
     name: str
@@ -77,6 +77,7 @@ class _ActorHandle:
     actor: Any
     processors: int
     workers: int
+    worker_bytes: int
     call: Any = None
     run_number: int = 0
     silent_seconds: float = 0.0
@@ -181,12 +182,13 @@ class RayExecutor:
         memory_bytes: int | None = None,
         most_workers: int | None = None,
     ) -> Self:
-        """Start workers as far as there are nodes for them (see Pool.start); each gets an equal part of the memory."""
-        demand = _Demand(workers, worker_bytes, memory_bytes, most_workers or workers)
-        if demand != self._demand:
-            for handle in list(self._handles):
-                self._remove(handle)
-            self._demand = demand
+        """Start workers as far as there are nodes for them (see Pool.start); each gets an equal part of the memory.
+
+        Actors that have reserved as much memory as their workers need now go on.
+        """
+        self._demand = _Demand(workers, worker_bytes, memory_bytes, most_workers or workers)
+        for handle in [handle for handle in self._handles if handle.worker_bytes < self._demand.bytes_per_worker]:
+            self._remove(handle)
         self._start_actors()
         return self
 
@@ -204,7 +206,7 @@ class RayExecutor:
         """Yield outcomes in order of completion; an item whose worker dies, or whose node is lost, is retried."""
         self._runs += 1
         dispatch = Dispatch(items, policy, self._item_numbers)
-        order = (function, replace(policy, should_stop=never), storage_settings.exported())
+        order = NodeOrder(function, replace(policy, should_stop=never), storage_settings.exported())
         while not dispatch.is_done() and not policy.should_stop():
             self._start_actors()
             for handle in self._handles:
@@ -259,24 +261,21 @@ class RayExecutor:
             left -= workers
 
     def _start_actor(self, node: Node, workers: int) -> None:
-        all_bytes = workers * self._demand.bytes_per_worker
-        config = NodeConfig(
-            version=own_version(),
-            preload=self._preload,
-            workers=workers,
-            worker_bytes=self._demand.worker_bytes,
-            memory_bytes=None if self._demand.memory_bytes is None else all_bytes,
-            settings=storage_settings.exported(),
-        )
-        actor = self._cluster.start_actor(node, config, all_bytes + OWN_BYTES)
-        self._handles.append(_ActorHandle(f"{node.id}/{next(self._actor_numbers)}", node, actor, workers, workers))
+        each = self._demand.bytes_per_worker
+        config = NodeConfig(own_version(), self._preload, workers, storage_settings.exported())
+        actor = self._cluster.start_actor(node, config, workers * each + OWN_BYTES)
+        name = f"{node.id}/{next(self._actor_numbers)}"
+        self._handles.append(_ActorHandle(name, node, actor, workers, workers, each))
 
-    def _call(self, handle: _ActorHandle, dispatch: Dispatch, order: Any, policy: RetryPolicy) -> None:
+    def _call(self, handle: _ActorHandle, dispatch: Dispatch, order: NodeOrder, policy: RetryPolicy) -> None:
         """Send an actor the function or further items, if it has answered the last call."""
         if handle.call is not None:
             return
         if handle.run_number != self._runs:
-            handle.run_number, handle.call = self._runs, handle.actor.begin.remote(order)
+            demand = self._demand
+            memory = None if demand.memory_bytes is None else handle.processors * demand.bytes_per_worker
+            own = replace(order, worker_bytes=demand.worker_bytes, memory_bytes=memory)
+            handle.run_number, handle.call = self._runs, handle.actor.begin.remote(own)
             return
         workers = min(handle.workers, policy.workers or handle.workers)
         window = workers * (1 + policy.prefetch + dispatch.reserve())

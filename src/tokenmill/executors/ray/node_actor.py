@@ -35,17 +35,28 @@ class NodeConfig:
         version: The driver's version of tokenmill; the actor's has to be the same.
         preload: What workers load first.
         workers: Number of workers.
-        worker_bytes: A worker that holds more is replaced between items.
-        memory_bytes: Budget of all workers of the actor.
         settings: The settings of storage that the driver shares with its workers.
     """
 
     version: str
     preload: Preload
     workers: int
-    worker_bytes: int | None
-    memory_bytes: int | None
     settings: Shared
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOrder:
+    """What an actor does in a run: the function, its policy, the settings of storage, and the limits of memory.
+
+    A worker that holds more than `worker_bytes` is replaced between items. `memory_bytes` is for all workers of the
+    actor.
+    """
+
+    function: Callable[[Any], Any]
+    policy: RetryPolicy
+    settings: Shared
+    worker_bytes: int | None = None
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +102,15 @@ class NodeActor:
         self._numbers: dict[int, list[int]] = {}
         self._run: ActiveRun | None = None
 
-    def begin(self, order: tuple[Callable[[Any], Any], RetryPolicy, Shared]) -> NodeReply:
-        """Begin a run with this function, policy and settings of storage; an earlier run is abandoned."""
-        function, policy, settings = order
-        self._adopt(settings)
-        if self._run is None:  # a later run may have fewer workers, because memory ran out
-            self._executor.start(self._config.workers, self._config.worker_bytes, self._config.memory_bytes)
+    def begin(self, order: NodeOrder) -> NodeReply:
+        """Begin a run; an earlier run is abandoned."""
+        self._adopt(order.settings)
+        # A later run may have fewer workers, because memory ran out.
+        workers = self._config.workers if self._run is None else self._executor.workers
+        self._executor.start(workers, order.worker_bytes, order.memory_bytes)
         self._feed, self._numbers = _Feed(), {}
         with use(self._settings):
-            self._run = self._executor.begin(function, self._feed, policy)
+            self._run = self._executor.begin(order.function, self._feed, order.policy)
         return NodeReply([], len(self._executor.pids))  # `pids` waits until all workers are started
 
     def _adopt(self, shared: Shared) -> None:
