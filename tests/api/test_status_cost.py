@@ -20,8 +20,6 @@ from tokenmill.api.status import StatusWatch
 from tokenmill.storage import folder_at
 from tokenmill.store import heartbeats, layout
 
-pytestmark = pytest.mark.timeout(120)
-
 UNITS = 20
 HALTED_SECONDS = 3.0
 LOOKS = 5

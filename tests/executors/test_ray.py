@@ -54,7 +54,7 @@ from tokenmill.executors.ray.executor import RayExecutor
 from tokenmill.executors.ray.node_actor import NodeActor, NodeConfig, NodeOrder
 from tokenmill.system.storage_settings import DEFAULT, Shared, StorageSettings
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("default")]
+pytestmark = pytest.mark.filterwarnings("default")
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +268,6 @@ def test_usage_of_places() -> None:
         check_executor("dask")
 
 
-@pytest.mark.timeout(300)
 def test_stores_that_grow_on_ray(cluster: None, tmp_path: Path) -> None:
     """keep, deny, like, exports of two stores, an erasure and a check equal those of local calls."""
     sources = []

@@ -29,8 +29,6 @@ from tests.support.killing import (
     write_corpus,
 )
 
-pytestmark = pytest.mark.timeout(120)
-
 TOKENIZER = (SMALL_TIKTOKEN, "--eot", "1199")
 UNITS = 150
 STOP_SECONDS = 10.0

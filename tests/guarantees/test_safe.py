@@ -23,8 +23,6 @@ from tests.support.servers.hub import Hub
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket
 
-pytestmark = pytest.mark.timeout(120)
-
 UNITS = 30
 
 

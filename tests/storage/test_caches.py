@@ -20,8 +20,6 @@ from tokenmill.pipeline.unit import documents as units
 from tokenmill.storage import folder_at, publish_new
 from tokenmill.store.layout import part_name
 
-pytestmark = pytest.mark.timeout(120)
-
 JOB: PrepareArguments = {"tokenizer": SMALL_TIKTOKEN, "eot": 1199, "workers": 1}
 
 

@@ -19,8 +19,6 @@ from tokenmill.errors import StorageError
 from tokenmill.storage import folder_at
 from tokenmill.storage.objects.locks import BucketLocks
 
-pytestmark = pytest.mark.timeout(120)
-
 ALWAYS = 10**9
 MAX_SECONDS = 30.0
 """How long a refusal may take, of which starting the command takes most."""

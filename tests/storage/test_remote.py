@@ -48,8 +48,6 @@ from tokenmill.storage import publish_new
 from tokenmill.storage.objects import bucket, clients
 from tokenmill.store import layout
 
-pytestmark = pytest.mark.timeout(120)
-
 UNITS = 24
 EXPORTS = [word for name in FORMATS for word in ("--to", name)]
 SHUFFLED = ("--shuffle", "3", "--val", "0.1", "--shard-tokens", "30k")

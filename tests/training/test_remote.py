@@ -184,7 +184,6 @@ def test_memory_does_not_grow_with_the_store(s3: Bucket, tmp_path: Path) -> None
     assert grown_bytes < 6e6
 
 
-@pytest.mark.timeout(120)
 def test_a_restart_of_the_server_is_survived(local: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server, one of its own, is killed in the middle of a loop, with requests under way, and comes back."""
     server = start_seaweed(tmp_path / "weed", f"ACCESS{secrets.token_hex(8)}", secrets.token_hex(20))
