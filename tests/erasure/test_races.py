@@ -18,7 +18,8 @@ from tests.support.remote_runs import end, start
 from tests.support.servers.seaweed import Bucket
 from tokenmill.erasure import erase as loop
 from tokenmill.erasure import reconcile
-from tokenmill.errors import CORRUPT, JobChanged, RunFailed
+from tokenmill.errors import CORRUPT, CorruptStore, JobChanged, RunFailed
+from tokenmill.exports import converge_shard
 from tokenmill.storage import folder_at
 from tokenmill.storage.local.disk import DiskLocks
 from tokenmill.store.chain import read_head
@@ -146,6 +147,19 @@ def test_a_part_goes_while_it_is_searched(store: str, monkeypatch: pytest.Monkey
         erase(store, 41, "third")
 
 
+def test_a_file_of_an_export_is_replaced_while_it_is_read(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read again. What is wrong twice is damaged."""
+    tokenmill.export(store, to="nanogpt", workers=1)
+
+    def torn() -> None:
+        raise CorruptStore("parts of two files")
+
+    paused(monkeypatch, converge_shard, "_is_as_written", torn)
+    assert erase(store, 17, "r").unreached == {}
+    monkeypatch.setattr(converge_shard, "_is_as_written", lambda *_: torn())
+    assert "parts of two files" in str(erase(store, 18, "other").unreached)
+
+
 @pytest.mark.parametrize("rows", [(17, 18), (17, 17)])
 def test_two_commands_at_once_in_a_bucket(s3: Bucket, tmp_path: Path, rows: tuple[int, int]) -> None:
     """Real processes: both end well, and both requests are done, or the one that both have."""
@@ -159,7 +173,7 @@ def test_two_commands_at_once_in_a_bucket(s3: Bucket, tmp_path: Path, rows: tupl
         (tmp_path / f"{row}.csv").write_text(f"a.parquet,{row}\n")
         commands.append(("erase", out, "--rows", tmp_path / f"{row}.csv", "--request", f"r{row}", "--workers", "1"))
     ended = [end(process) for process in [start(*command) for command in commands]]
-    assert {result.code for result in ended} <= {0, 75}, ended
+    assert {result.code for result in ended} <= {0, 75}, [result.out for result in ended]
     for command in commands:
         run(*command)
     requests = [change.request for change in read_head(tokenmill.open(out).collection.members[0].folder).history]

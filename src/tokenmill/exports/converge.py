@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tokenmill.errors import TRY_AGAIN, CorruptStore, StoreError
+from tokenmill.errors import CORRUPT, TRY_AGAIN, CorruptStore, RunFailed, StoreError
 from tokenmill.executors.checks import Checks
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.exports import job as names
@@ -41,6 +41,7 @@ def converge(export: Folder, frozen: FrozenExport, runner: FanOut | Checks) -> i
     plan = shards.read_export_plan(export, frozen)
     if isinstance(runner, FanOut):
         _remove_leftovers(export, frozen, plan)
+    failure = ""
     for _ in range(MAX_ROUNDS):
         manifest = records.read_manifest(export, frozen.job.digest())
         work = _Convergence.of(export, frozen, plan, runner)  # reads the heads after the manifest
@@ -49,10 +50,13 @@ def converge(export: Folder, frozen: FrozenExport, runner: FanOut | Checks) -> i
             return 0
         try:
             after = work.shards(manifest)
-        except StoreError:
-            if manifest.number == names.manifest_numbers(export)[-1]:
+        except (StoreError, RunFailed) as error:
+            # Another process went on, or replaced a file while it was read. Damage is found a second time.
+            is_certain = error.exit_code != CORRUPT or error.text == failure
+            if is_certain and manifest.number == names.manifest_numbers(export)[-1]:
                 raise
-            continue  # another process went on
+            failure = error.text
+            continue
         changed = {shard: files for shard, files in after.items() if files != manifest.files[shard]}
         if isinstance(runner, Checks) or (manifest.versions == work.versions and not changed):
             if manifest.number == names.manifest_numbers(export)[-1]:
