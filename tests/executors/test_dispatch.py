@@ -1,4 +1,4 @@
-"""Which crew has which items: whatever crews do, each item has one outcome that counts."""
+"""Which actor has which items: whatever actors do, each item has one outcome that counts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NOBODY = Worker(0, 0, "node")
 
 
 def done(number: int, seconds: float = 1.0) -> Done[int, int]:
-    """The answer of a crew that has done an item."""
+    """The answer of an actor that has done an item."""
     return Done(number, number * 10, Worker(7, 0), seconds)
 
 
 def failed(number: int) -> Failed[int]:
-    """The answer of a crew that could not do it."""
+    """The answer of an actor that could not do it."""
     return Failed.of(number, StorageError("no network"), Worker(7, 0))
 
 
@@ -37,7 +37,7 @@ def new(items: Any, terms: RetryPolicy = MANY) -> Dispatch:
     return Dispatch(items, terms, itertools.count(1))
 
 
-def test_items_are_taken_as_crews_have_room() -> None:
+def test_items_are_taken_as_actors_have_room() -> None:
     """What is not given out yet is not taken from where it comes from, but for one that tells whether there is any."""
     taken: list[int] = []
 
@@ -56,12 +56,12 @@ def test_items_are_taken_as_crews_have_room() -> None:
 
 
 def test_nothing_to_do_is_done() -> None:
-    """A run of no items ends without any crew."""
+    """A run of no items ends without any actor."""
     assert new([]).is_done()
 
 
-def test_what_a_lost_crew_had_goes_to_others() -> None:
-    """Each item of a lost crew is told of once, and given out again before new ones."""
+def test_what_a_lost_actor_had_goes_to_others() -> None:
+    """Each item of a lost actor is told of once, and given out again before new ones."""
     dispatch = new("abcd")
     dispatch.give("one", 2)
     deaths = dispatch.lose("one", LOST, NOBODY)
@@ -70,8 +70,8 @@ def test_what_a_lost_crew_had_goes_to_others() -> None:
     assert dispatch.held("one") == 0
 
 
-def test_a_late_answer_of_a_lost_crew_counts_if_it_is_the_first() -> None:
-    """A crew that was only cut off has not worked for nothing; what it did is not given out any more."""
+def test_a_late_answer_of_a_lost_actor_counts_if_it_is_the_first() -> None:
+    """An actor that was only cut off has not worked for nothing; what it did is not given out any more."""
     dispatch = new("a")
     [(number, _)] = dispatch.give("one", 1)
     dispatch.lose("one", LOST, NOBODY)
@@ -82,7 +82,7 @@ def test_a_late_answer_of_a_lost_crew_counts_if_it_is_the_first() -> None:
     assert dispatch.is_done()
 
 
-def test_a_crew_that_was_cut_off_fails_for_that_reason_alone() -> None:
+def test_an_actor_that_was_cut_off_fails_for_that_reason_alone() -> None:
     """Its failures do not count for what others have been given meanwhile."""
     dispatch = new("a")
     [(number, _)] = dispatch.give("one", 1)
@@ -95,7 +95,7 @@ def test_a_crew_that_was_cut_off_fails_for_that_reason_alone() -> None:
 
 
 def test_what_one_node_fails_at_is_tried_on_others_and_not_for_ever() -> None:
-    """Two other nodes try it; then the failure counts. Crews of one node are one node."""
+    """Two other nodes try it; then the failure counts. Actors of one node are one node."""
     dispatch = new("ab")
     [(first, _)] = dispatch.give("one/1", 1)
     [(other, _)] = dispatch.give("one/2", 1)
@@ -137,8 +137,8 @@ def test_an_item_that_is_lost_too_often_is_given_up() -> None:
     assert dispatch.is_done()
 
 
-def test_late_items_are_copied_to_idle_crews(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle crew gets what another one has had for too long, once; the first answer counts."""
+def test_late_items_are_copied_to_idle_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle actor gets what another one has had for too long, once; the first answer counts."""
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     dispatch = new("abc")
@@ -150,7 +150,7 @@ def test_late_items_are_copied_to_idle_crews(monkeypatch: pytest.MonkeyPatch) ->
     now += 2.0
     assert [number for number, _ in dispatch.give("quick", 4)] == numbers
     now += 2.0
-    assert dispatch.give("third", 4) == []  # two crews have them already
+    assert dispatch.give("third", 4) == []  # two actors have them already
     assert dispatch.answer("slow", numbers[0], failed(numbers[0])) is None
     assert isinstance(dispatch.answer("quick", numbers[0], done(numbers[0])), Done)
     assert isinstance(dispatch.answer("slow", numbers[1], done(numbers[1])), Done)
@@ -171,8 +171,8 @@ def test_quick_items_are_given_in_larger_lots() -> None:
     assert dispatch.reserve() == dispatching.MAX_RESERVE
 
 
-def test_each_item_has_one_outcome_whatever_crews_do() -> None:
-    """Crews answer in any order, are lost, come back late and answer twice: one outcome of each item is told."""
+def test_each_item_has_one_outcome_whatever_actors_do() -> None:
+    """Actors answer in any order, are lost, come back late and answer twice: one outcome of each item is told."""
     for seed in range(1000):
         chance = random.Random(seed)
         items = chance.randint(0, 12)
@@ -180,18 +180,18 @@ def test_each_item_has_one_outcome_whatever_crews_do() -> None:
 
 
 def _told(dispatch: Dispatch, chance: random.Random) -> Counter[int]:
-    """How often the end of each item was told, when crews did what they did by chance."""
+    """How often the end of each item was told, when actors did what they did by chance."""
     told: Counter[int] = Counter()
     known: list[tuple[str, int]] = []
     for _ in range(chance.randint(0, 500)):
         if dispatch.is_done():
             break
-        crew = chance.choice("abc")
+        actor = chance.choice("abc")
         step = chance.choice(["give", "give", "answer", "answer", "answer", "fail", "die", "lose"])
         if step == "give":
-            known += [(crew, number) for number, _ in dispatch.give(crew, chance.randint(0, 3))]
+            known += [(actor, number) for number, _ in dispatch.give(actor, chance.randint(0, 3))]
         elif step == "lose":
-            assert not any(death.final for death in dispatch.lose(crew, LOST, NOBODY))
+            assert not any(death.final for death in dispatch.lose(actor, LOST, NOBODY))
         elif known:
             who, number = chance.choice(known)
             end = replace(LOST, cause=Cause.CRASH)
@@ -205,8 +205,8 @@ def _told(dispatch: Dispatch, chance: random.Random) -> Counter[int]:
             outcome = dispatch.answer("last", number, done(number))
             assert outcome is not None
             told[item] += 1
-        for crew in "abc":
-            dispatch.lose(crew, LOST, NOBODY)
+        for actor in "abc":
+            dispatch.lose(actor, LOST, NOBODY)
     return told
 
 

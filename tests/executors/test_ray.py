@@ -49,7 +49,7 @@ from tests.support.remote_runs import differences, local_files
 from tests.support.servers.seaweed import UNSIGNED, Bucket
 from tokenmill.errors import RunFailed, UsageError
 from tokenmill.executors.outcomes import Cause, Died, Done, RetryPolicy
-from tokenmill.executors.ray import node_actor as crews
+from tokenmill.executors.ray import node_actor
 from tokenmill.executors.ray.executor import RayExecutor
 from tokenmill.executors.ray.node_actor import NodeActor, NodeConfig, NodeOrder
 from tokenmill.system.storage_settings import DEFAULT, Shared, StorageSettings
@@ -107,7 +107,7 @@ def test_workers_are_named_with_their_node(make: Make) -> None:
     assert all(" on " in str(outcome.worker) for outcome in outcomes)
 
 
-def test_a_killed_crew_costs_a_retry_of_what_it_had(make: Make, tmp_path: Path) -> None:
+def test_a_killed_actor_costs_a_retry_of_what_it_had(make: Make, tmp_path: Path) -> None:
     """When the process that supervises the workers of a node is killed, they go with it; others do their items."""
     executor = make(2)
     marker = tmp_path / "worker"
@@ -179,66 +179,66 @@ def test_an_address_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         RayExecutor("ray://nowhere")
 
 
-def test_a_crew_works_without_a_cluster() -> None:
+def test_an_actor_works_without_a_cluster() -> None:
     """Items are given and outcomes are told by calls; one that has nothing to tell answers all the same."""
-    crew = NodeActor(
-        NodeConfig(crews.own_version(), (), 2, ({"AWS_REGION": "nowhere-1", "OTHER": "kept out"}, DEFAULT))
+    actor = NodeActor(
+        NodeConfig(node_actor.own_version(), (), 2, ({"AWS_REGION": "nowhere-1", "OTHER": "kept out"}, DEFAULT))
     )
     assert os.environ.pop("AWS_REGION") == "nowhere-1"
     assert "OTHER" not in os.environ
-    crew.begin(NodeOrder(double, RetryPolicy(), ({}, DEFAULT)))
+    actor.begin(NodeOrder(double, RetryPolicy(), ({}, DEFAULT)))
     same = 1000
-    told = crew.exchange([(1, 7), (2, same), (3, same)])
+    told = actor.exchange([(1, 7), (2, same), (3, same)])
     found = list(told.outcomes)
     while len(found) < 3:
-        found += crew.exchange([]).outcomes
+        found += actor.exchange([]).outcomes
     assert all(isinstance(outcome, Done) for outcome in found), found
     answers = [(outcome.item, outcome.value) for outcome in found if isinstance(outcome, Done)]
     assert sorted(answers) == [(1, 14), (2, 2000), (3, 2000)]
     started = time.monotonic()
-    assert crew.exchange([]).outcomes == []
-    crew.begin(NodeOrder(time.sleep, RetryPolicy(), ({}, DEFAULT)))
-    assert crew.exchange([(4, 60.0)]).outcomes == []
+    assert actor.exchange([]).outcomes == []
+    actor.begin(NodeOrder(time.sleep, RetryPolicy(), ({}, DEFAULT)))
+    assert actor.exchange([(4, 60.0)]).outcomes == []
     assert time.monotonic() - started < 10
-    crew.begin(NodeOrder(fail, RetryPolicy(), ({}, DEFAULT)))
-    assert crew.exchange([(5, "explained")]).outcomes[0].item == 5
-    crew._executor.__exit__()
+    actor.begin(NodeOrder(fail, RetryPolicy(), ({}, DEFAULT)))
+    assert actor.exchange([(5, "explained")]).outcomes[0].item == 5
+    actor._executor.__exit__()
 
 
-def test_a_crew_follows_the_settings_of_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_actor_follows_the_settings_of_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers on other machines use the endpoint of the call they work for, and else that of their machine."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://own:1")
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     names, found = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"), []
-    crew = NodeActor(NodeConfig(crews.own_version(), (), 1, ({"AWS_ENDPOINT_URL": "http://first:1"}, DEFAULT)))
+    actor = NodeActor(NodeConfig(node_actor.own_version(), (), 1, ({"AWS_ENDPOINT_URL": "http://first:1"}, DEFAULT)))
     for given in ({"AWS_ENDPOINT_URL": "http://one:1"}, {"AWS_ENDPOINT_URL": "http://other:1"}, {}):
-        crew.begin(NodeOrder(os.getenv, RetryPolicy(), (given, DEFAULT)))
+        actor.begin(NodeOrder(os.getenv, RetryPolicy(), (given, DEFAULT)))
         values: dict[int, str | None] = {}
-        outcomes = crew.exchange(list(enumerate(names))).outcomes
+        outcomes = actor.exchange(list(enumerate(names))).outcomes
         while len(values) < 2:
             assert all(isinstance(outcome, Done) for outcome in outcomes), outcomes
             values |= {outcome.item: outcome.value for outcome in outcomes if isinstance(outcome, Done)}
-            outcomes = crew.exchange([]).outcomes
+            outcomes = actor.exchange([]).outcomes
         found.append((values[0], values[1]))
-    crew._executor.__exit__()
+    actor._executor.__exit__()
     assert found == [("http://one:1", None), ("http://other:1", None), (None, "http://own:1")]
 
 
-def test_a_crew_gives_its_workers_the_settings_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_actor_gives_its_workers_the_settings_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     """The endpoint of `using` reaches the workers as a value, also one that replaces a dead worker."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://own:1")
     given: Shared = ({}, StorageSettings(endpoint="http://given:1"))
-    crew = NodeActor(NodeConfig(crews.own_version(), (), 1, given))
+    actor = NodeActor(NodeConfig(node_actor.own_version(), (), 1, given))
     found: list[Any] = []
     for number in (1, 2):
-        crew.begin(NodeOrder(endpoint, RetryPolicy(), given))
-        outcomes = list(crew.exchange([(number, None)]).outcomes)
+        actor.begin(NodeOrder(endpoint, RetryPolicy(), given))
+        outcomes = list(actor.exchange([(number, None)]).outcomes)
         while not any(isinstance(outcome, Done) for outcome in outcomes):
-            outcomes += crew.exchange([]).outcomes
+            outcomes += actor.exchange([]).outcomes
         found += [outcome.value for outcome in outcomes if isinstance(outcome, Done)]
-        for process in crew._executor.pids:
+        for process in actor._executor.pids:
             os.kill(process, signal.SIGKILL)
-    crew._executor.__exit__()
+    actor._executor.__exit__()
     assert found == [("http://given:1", "http://own:1")] * 2
     assert os.environ["AWS_ENDPOINT_URL"] == "http://own:1"
 

@@ -44,9 +44,9 @@ CREATION = "raised in its creation task"
 LOSSES = {
     "node has died": "its node has died",
     "is unavailable": "its node cannot be reached",
-    "worker process has died": "its crew was killed",
-    "`ray.kill`": "its crew was ended",
-    "memory": "Ray has ended its crew, for lack of memory on the node",
+    "worker process has died": "its actor was killed",
+    "`ray.kill`": "its actor was ended",
+    "memory": "Ray has ended its actor, for lack of memory on the node",
 }
 
 

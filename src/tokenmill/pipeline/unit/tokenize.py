@@ -1,6 +1,6 @@
 """Tokenizes one unit: reads its sources, encodes the documents, publishes the part. Runs in a worker.
 
-The worker marks its position, so that the report of its death names the rows (see position).
+The worker marks its position, so that the report of its death names the rows (see `Position`).
 
 Several stores can be made from one read: the documents that the run of the first store reads are encoded by the
 tokenizers of its companions, too. Nothing depends on these: a companion's unit that could not be made here is made
