@@ -349,7 +349,8 @@ def test_what_a_script_handles_itself_is_not_told(watch: Watch) -> None:
     """Workers that are killed and helpers that fail on purpose are no findings where the script ends well."""
     report = watch(*python(SURVIVES))
     assert (report["exit_code"], report["findings"]) == (0, [])
-    assert {death["signal"] for death in report["deaths"]} == {"SIGKILL", "SIGTERM", None}
+    signals = {death["signal"] for death in report["deaths"]}
+    assert signals - {None} == {"SIGKILL", "SIGTERM"}  # the helper is none if it was seen only as a copy of its parent
 
 
 def test_a_death_that_a_script_survives_is_counted(doctor: Doctor) -> None:

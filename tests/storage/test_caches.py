@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import tokenmill
@@ -14,10 +16,11 @@ from tests.support.arguments import PrepareArguments
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket
-from tokenmill.errors import StorageError
+from tokenmill.errors import TRY_AGAIN, CorruptStore, StorageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.pipeline.unit import documents as units
 from tokenmill.storage import folder_at, publish_new
+from tokenmill.storage.objects import read
 from tokenmill.store.layout import part_name
 
 JOB: PrepareArguments = {"tokenizer": SMALL_TIKTOKEN, "eot": 1199, "workers": 1}
@@ -68,6 +71,30 @@ def test_a_folder_stays_with_its_endpoint(s3: Bucket, proxies: tuple[Proxy, Prox
         assert list(folder.ranges.lines("file")) == [b"a\n", b"b\n"]
         assert publish_new(folder, "other", b"content")
     assert other.exchanges == []
+
+
+@pytest.mark.parametrize("way", ["chunks", "lines", "open_version"])
+def test_an_object_is_replaced_while_it_is_read(s3: Bucket, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Whichever way it is read, the error says so, names the version and advises to try again."""
+    folder = folder_at(f"{s3.url}/run")
+    publish_new(folder, "file", b"one\n" * 100)
+    original = read.fetch
+
+    def fetch(url: str, fingerprint: str, *arguments: Any) -> pa.Buffer:
+        with folder.publish("file") as file:
+            file.write(b"two\n" * 100)
+        return original(url, fingerprint, *arguments)
+
+    monkeypatch.setattr(read, "fetch", fetch)
+    ways: dict[str, Callable[[], object]] = {
+        "chunks": lambda: list(folder.ranges.chunks("file", 0, 400)),
+        "lines": lambda: list(folder.ranges.lines("file")),
+        "open_version": lambda: folder.ranges.open_version("file", 4)[2](8, 4),
+    }
+    with pytest.raises(CorruptStore, match="was replaced while it was read") as raised:
+        ways[way]()
+    assert raised.value.exit_code == TRY_AGAIN
+    assert "version" in str(raised.value)
 
 
 def test_workers_of_an_executor_follow_the_endpoint(s3: Bucket, proxies: tuple[Proxy, Proxy], parquet: str) -> None:

@@ -51,8 +51,9 @@ def converge(export: Folder, frozen: FrozenExport, runner: FanOut | Checks) -> i
         try:
             after = work.shards(manifest)
         except (StoreError, RunFailed) as error:
-            # Another process went on, or replaced a file while it was read. Damage is found a second time.
-            is_certain = error.exit_code != CORRUPT or error.text == failure
+            # Another process went on, or replaced a file while it was read. Damage is found a second time, in the same
+            # version of the file, which the text names.
+            is_certain = error.exit_code not in {CORRUPT, TRY_AGAIN} or error.text == failure
             if is_certain and manifest.number == names.manifest_numbers(export)[-1]:
                 raise
             failure = error.text

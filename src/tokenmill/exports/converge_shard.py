@@ -132,8 +132,10 @@ class ConvergeShards:
         data = _read(folder, shard, task, self.job)
         if not _is_as_written(folder, shard, files):
             before = self._erased(data, documents, self.recorded.among(documents), record.cut)
-            if _write(ChecksumFolder(folder), format_, shard, before, documents) != files:
-                raise damaged(folder, files[0].name, "it is not as it was written")
+            made = _write(ChecksumFolder(folder), format_, shard, before, documents)
+            if made != files:
+                reason = f"it is not as it was written: checksum {made[0].xxh3}, expected {files[0].xxh3}"
+                raise damaged(folder, files[0].name, reason)
             if not self.check:
                 _replace(folder, format_, shard, before, documents)
         after = self._erased(data, documents, indices, record.cut)

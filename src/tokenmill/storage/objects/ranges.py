@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from tokenmill.errors import CorruptStore, SourceError
+from tokenmill.errors import TRY_AGAIN, CorruptStore, SourceError
 from tokenmill.storage.addresses import FileInfo
 from tokenmill.storage.folder import Folder, ReadRange
 from tokenmill.storage.local.guards import MAX_BYTES, truncated_error
@@ -44,10 +44,7 @@ class BucketRanges:
     def _read_version(self, file: FileInfo, start: int, count: int) -> bytes:
         if min(start, count) < 0 or start + count > file.size:
             raise truncated_error(file.path, start + count)
-        try:
-            return bytes(self._fetch(file, start, start + count)) if count else b""
-        except SourceError as error:
-            raise CorruptStore(f"{file.path} was replaced while it was read", REPLACED) from error
+        return bytes(self._fetch(file, start, start + count)) if count else b""
 
     def chunks(self, name: str, start: int, count: int) -> Iterator[bytes]:
         """A byte range of an object in chunks; the next ones are prefetched."""
@@ -79,5 +76,11 @@ class BucketRanges:
         return RangeFile(file, functools.partial(self._fetch, file), [(start, stop)])
 
     def _fetch(self, file: FileInfo, start: int, stop: int) -> pa.Buffer:
-        """A byte range, with the client of this moment: credentials may be renewed while a file is read."""
-        return read.fetch(file.path, file.fingerprint, start, stop, self._clients.reader)
+        """A byte range of this version, with the client of this moment: credentials may be renewed meanwhile."""
+        try:
+            return read.fetch(file.path, file.fingerprint, start, stop, self._clients.reader)
+        except SourceError as error:
+            version = f"was          version {file.fingerprint}"
+            raise CorruptStore(
+                f"{file.path} was replaced while it was read", version, REPLACED, exit_code=TRY_AGAIN
+            ) from error
