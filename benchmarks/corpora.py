@@ -152,7 +152,7 @@ def with_new_words(rows: pa.Table, generator: np.random.Generator, share: float)
 
 
 def write_inputs(corpus: Corpus, kind: str, directory: str) -> list[str]:
-    """The files of a corpus as another kind of input: `.jsonl.zst`, `.jsonl.gz`, or one document in a text file."""
+    """The files of a corpus as another kind of input: JSON Lines, also compressed, or one document in a text file."""
     if kind == "parquet":
         return corpus.files
     os.makedirs(directory)
@@ -166,7 +166,8 @@ def write_inputs(corpus: Corpus, kind: str, directory: str) -> list[str]:
     files = []
     for number, source in enumerate(corpus.files):
         files.append(os.path.join(directory, f"{number:05d}.{kind}"))
-        with pa.CompressedOutputStream(files[-1], {"zst": "zstd", "gz": "gzip"}[kind.rpartition(".")[2]]) as stream:
+        codec = {"zst": "zstd", "gz": "gzip"}.get(kind.rpartition(".")[2])
+        with pa.output_stream(files[-1], compression=codec) as stream:
             for text in _texts(source):
                 stream.write(json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n")
     return files

@@ -4,11 +4,12 @@ Timed in turn, round after round, each as a whole process from start to exit on 
 
 bare      gigatoken alone: builds the tokenizer and calls `encode_files` with gigatoken's own threads. The tokens stay
           in memory; nothing is written.
+lean      benchmarks/lean.py: processes that read Parquet, encode, hash, write and sync, and do nothing else.
 prepare   `tokenmill prepare FILES --tokenizer T --out DIR`, from the sources to a synced store with checksums.
 
-Both must give the same number of tokens, end tokens aside; otherwise the script ends with exit code 1. gigatoken reads
-Parquet of the same text where tokenmill reads JSON Lines. A round in which other processes used more than 5 % of the
-machine is repeated and counted. `sync` is called before each process, so that none waits for what another wrote.
+All must give the same number of tokens, end tokens aside; otherwise the script ends with exit code 1. gigatoken reads
+the uncompressed JSON Lines where tokenmill reads compressed ones. A round in which other processes used more than 5 %
+of the machine is repeated and counted. `sync` is called before each process, so that none waits for what another wrote.
 
     python -m benchmarks.engine_ratio --text en --tokenizer gpt2 --megabytes 600
     python -m benchmarks.engine_ratio --text recombined --tokenizer o200k_base --megabytes 2000 --profile
@@ -37,7 +38,7 @@ from tokenmill.tokenization.resolve import resolve
 
 # What gigatoken calls the split patterns of the encodings.
 SCHEMES = {"gpt2": "gpt2", "r50k_base": "gpt2", "p50k_base": "gpt2", "cl100k_base": "gpt4", "o200k_base": "o200k"}
-INPUTS = ("parquet", "jsonl.zst", "jsonl.gz", "document")
+INPUTS = ("parquet", "jsonl", "jsonl.zst", "jsonl.gz", "document")
 # How often a disturbed round is repeated before the script gives up.
 MAX_REPEATS = 3
 
@@ -49,8 +50,8 @@ if scheme == "json":
     tokenizer = gigatoken.Tokenizer.from_json(open(vocabulary, encoding="utf-8").read())
 else:
     tokenizer = gigatoken.Tokenizer.from_tiktoken(vocabulary, pretokenizer=scheme, special_tokens={})
-kind = gigatoken.TextFileSource if files[0].endswith(".txt") else gigatoken.ParquetFileSource
-result = tokenizer.encode_files(kind(files), parallel=True)
+kinds = {"txt": gigatoken.TextFileSource, "jsonl": gigatoken.JsonlFileSource, "parquet": gigatoken.ParquetFileSource}
+result = tokenizer.encode_files(kinds[files[0].rpartition(".")[2]](files), parallel=True)
 print(json.dumps({"documents": len(result), "tokens": len(result.layout.content.data)}))
 """
 
@@ -62,6 +63,7 @@ class Contest:
     directory: str
     corpus: Corpus
     inputs: list[str]
+    plain: list[str]  # the same text, uncompressed, for the bare engine
     tokenizer: str
     workers: int
 
@@ -72,13 +74,29 @@ class Contest:
 
     def bare(self) -> Timed:
         """Gigatoken alone."""
+        command = [sys.executable, "-c", BARE, *self._vocabulary(), *self.plain]
+        return time_process(command, RAYON_NUM_THREADS=str(self.workers))
+
+    def lean(self) -> Timed:
+        """The least that tokenizing these Parquet files takes."""
+        out = os.path.join(self.directory, "lean")
+        shutil.rmtree(out, ignore_errors=True)
+        command = [sys.executable, "-m", "benchmarks.lean", *self._vocabulary(), out, *self.corpus.files]
+        return time_process([*command, "--workers", str(self.workers)])
+
+    def _vocabulary(self) -> tuple[str, str]:
+        """A file with the vocabulary, and what gigatoken calls its split pattern."""
         vocabulary = resolve(self.tokenizer)
         path = os.path.join(self.directory, vocabulary.spec.file)
         with open(path, "wb") as file:
             file.write(vocabulary.content)
-        files = self.inputs if self.inputs[0].endswith(".txt") else self.corpus.files
-        command = [sys.executable, "-c", BARE, path, SCHEMES.get(self.tokenizer, "json"), *files]
-        return time_process(command, RAYON_NUM_THREADS=str(self.workers))
+        return path, SCHEMES.get(self.tokenizer, "json")
+
+    @property
+    def programs(self) -> dict[str, Callable[[], Timed]]:
+        """What is compared."""
+        lean = {"lean": self.lean} if self.inputs[0].endswith(".parquet") else {}
+        return {"bare": self.bare, **lean, "prepare": self.prepare}
 
     def prepare(self) -> Timed:
         """The whole command; its store is kept until the next time."""
@@ -89,15 +107,13 @@ class Contest:
             options += ["--max-document-bytes", str(size), "--memory", str(12 * size + 1_000_000_000)]
         return time_process([*tokenmill_command("prepare"), *self.inputs, *options])
 
-    def problems(self, bare: Timed, prepare: Timed) -> list[str]:
+    def problems(self, timed: dict[str, Timed]) -> list[str]:
         """What does not fit together in the counts of a round; nothing if all is well."""
-        first, second = bare.answer, prepare.answer
-        ends = second["documents"] if second["end_token"] is not None else 0
-        counts = {
-            "documents": (first["documents"], second["documents"]),
-            "tokens": (first["tokens"], second["tokens"] - ends),
-        }
-        return [f"{name}: gigatoken {a}, tokenmill {b}" for name, (a, b) in counts.items() if a != b]
+        answers = {name: each.answer for name, each in timed.items()}
+        documents, tokens = answers["prepare"]["documents"], answers["prepare"]["tokens"]
+        expected = documents, tokens - (documents if answers["prepare"]["end_token"] is not None else 0)
+        found = {name: (answer["documents"], answer["tokens"]) for name, answer in answers.items() if name != "prepare"}
+        return [f"{name}: {counts}, tokenmill: {expected}" for name, counts in found.items() if counts != expected]
 
 
 def run_rounds(programs: dict[str, Callable[[], Timed]], rounds: int) -> tuple[dict[str, list[Timed]], int]:
@@ -119,15 +135,15 @@ def run_rounds(programs: dict[str, Callable[[], Timed]], rounds: int) -> tuple[d
     return kept, thrown_away
 
 
-def summarize(kept: dict[str, list[Timed]]) -> dict[str, float]:
-    """The ratios: of wall times, where 1 is as fast as the bare engine, and of CPU seconds, where less is better."""
+def summarize(kept: dict[str, list[Timed]], other: str) -> dict[str, float]:
+    """The ratios to another program: of wall times, where 1 is as fast, and of CPU seconds, where less is better."""
     wall = {name: [each.seconds for each in timed] for name, timed in kept.items()}
     cpu = {name: [each.cpu_seconds for each in timed] for name, timed in kept.items()}
-    pairs, cpu_pairs = (list(zip(of["bare"], of["prepare"], strict=True)) for of in (wall, cpu))
+    pairs, cpu_pairs = (list(zip(of[other], of["prepare"], strict=True)) for of in (wall, cpu))
     return {
-        "wall_best": min(wall["bare"]) / min(wall["prepare"]),
+        "wall_best": min(wall[other]) / min(wall["prepare"]),
         "wall_median": statistics.median(a / b for a, b in pairs),
-        "cpu_best": min(cpu["prepare"]) / min(cpu["bare"]),
+        "cpu_best": min(cpu["prepare"]) / min(cpu[other]),
         "cpu_median": statistics.median(b / a for a, b in cpu_pairs),
     }
 
@@ -153,24 +169,28 @@ def read_options() -> argparse.Namespace:
 
 def measure(options: argparse.Namespace, contest: Contest) -> dict[str, Any]:
     """The figures of one tokenizer, printed as one line."""
-    kept, thrown_away = run_rounds({"bare": contest.bare, "prepare": contest.prepare}, options.rounds)
-    ratios = summarize(kept)
+    kept, thrown_away = run_rounds(contest.programs, options.rounds)
+    ratios = {name: summarize(kept, name) for name in kept if name != "prepare"}
     megabytes = contest.corpus.text_bytes / 1e6
     speed = {name: megabytes / min(each.seconds for each in timed) for name, timed in kept.items()}
+    shown = ", ".join(f"{name} {value:.1f} MB/s" for name, value in speed.items())
     print(
-        f"{options.text} {options.input} {megabytes:.0f} MB {os.path.basename(contest.tokenizer)}: "
-        f"bare {speed['bare']:.1f} MB/s, prepare {speed['prepare']:.1f} MB/s; prepare/bare by wall time "
-        f"{ratios['wall_best']:.2f} best, {ratios['wall_median']:.2f} median; CPU {ratios['cpu_best']:.2f} best, "
-        f"{ratios['cpu_median']:.2f} median; {thrown_away} rounds thrown away",
-        flush=True,
+        f"{options.text} {options.input} {megabytes:.0f} MB {os.path.basename(contest.tokenizer)}: {shown}; "
+        f"{thrown_away} rounds thrown away"
     )
+    for name, ratio in ratios.items():
+        print(
+            f"  prepare/{name} by wall time {ratio['wall_best']:.2f} best, {ratio['wall_median']:.2f} median; "
+            f"CPU {ratio['cpu_best']:.2f} best, {ratio['cpu_median']:.2f} median",
+            flush=True,
+        )
     result: dict[str, Any] = {
         "tokenizer": os.path.basename(contest.tokenizer),
         "megabytes": megabytes,
         "ratios": ratios,
         "thrown_away": thrown_away,
         "rounds": {name: [asdict(each) for each in timed] for name, timed in kept.items()},
-        "problems": contest.problems(kept["bare"][-1], kept["prepare"][-1]),
+        "problems": contest.problems({name: timed[-1] for name, timed in kept.items()}),
     }
     if options.profile:
         result["command"] = profile_command(contest.prepare(), contest.store, contest.workers)
@@ -194,13 +214,16 @@ def main() -> int:
         target_bytes = int(options.megabytes * 1e6)
         corpus = make_text(options.corpus, options.text, os.path.join(directory, "corpus"), target_bytes)
         inputs = write_inputs(corpus, options.input, os.path.join(directory, "inputs"))
-        for path in {*corpus.files, *inputs}:
+        plain = inputs
+        if options.input.startswith("jsonl."):
+            plain = write_inputs(corpus, "jsonl", os.path.join(directory, "plain"))
+        for path in {*corpus.files, *inputs, *plain}:
             with open(path, "rb") as file:
                 while file.read(1 << 24):
                     pass
         tokenizers = options.tokenizer or ["gpt2"]
         report["results"] = [
-            measure(options, Contest(directory, corpus, inputs, each, options.workers)) for each in tokenizers
+            measure(options, Contest(directory, corpus, inputs, plain, each, options.workers)) for each in tokenizers
         ]
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
