@@ -42,6 +42,14 @@ def test_import_loads_nothing_heavy() -> None:
     assert found.strip() == "[]"
 
 
+def test_the_version_is_shown_without_the_other_commands() -> None:
+    """No command, and no library but click, is loaded for it."""
+    code = "import sys; from tokenmill import cli; print([name for name in sys.modules if name in {*sys.argv[1:]}])"
+    others = [f"tokenmill.cli.{name}" for name in cli.commands]
+    shown = subprocess.run([sys.executable, "-c", code, *HEAVY, *others], capture_output=True, text=True, check=True)
+    assert shown.stdout == "['click']\n"
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [("8GB", 8 * 10**9), ("64MiB", 64 << 20), ("100M", 10**8), ("10B", 10**10), ("1.5k", 1500), ("7", 7), (9, 9)],

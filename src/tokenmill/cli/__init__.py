@@ -2,60 +2,57 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import click
 
 from tokenmill import __version__
-from tokenmill.cli import (
-    bench,
-    datasets,
-    doctor,
-    erase,
-    export,
-    failures,
-    finish,
-    formats,
-    hints,
-    inspect,
-    loader,
-    locate,
-    mix,
-    plan,
-    prepare,
-    report,
-    stats,
-    status,
-    tokenizers,
-    verify,
-)
+from tokenmill.cli import failures, hints
 from tokenmill.errors import is_interrupt
 from tokenmill.executors import terminal
 from tokenmill.system import startup
 
-# The commands as help lists them.
+# The commands as help lists them. Each is in the module of its name.
 COMMANDS = {
-    "Start here": (prepare.prepare, export.export, inspect.inspect),
+    "Start here": ("prepare", "export", "inspect"),
     "Look": (
-        plan.plan,
-        status.status,
-        stats.stats,
-        report.report,
-        locate.locate,
-        formats.formats,
-        tokenizers.tokenizers,
-        datasets.datasets,
-        bench.bench,
-        doctor.doctor,
+        "plan",
+        "status",
+        "stats",
+        "report",
+        "locate",
+        "formats",
+        "tokenizers",
+        "datasets",
+        "bench",
+        "doctor",
     ),
-    "Train": (loader.loader, mix.mix),
-    "Keep": (verify.verify, finish.finish, erase.erase),
+    "Train": ("loader", "mix"),
+    "Keep": ("verify", "finish", "erase"),
 }
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class _Commands(Mapping[str, click.Command]):
+    """The commands by name. The module of a command, and what it needs, is imported when the command is looked up."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in list(self):
+            raise KeyError(name)
+        command: click.Command = getattr(importlib.import_module(f"tokenmill.cli.{name}"), name)
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for names in COMMANDS.values() for name in names)
+
+    def __len__(self) -> int:
+        return sum(map(len, COMMANDS.values()))
 
 
 class GroupedHelp(click.Group):
@@ -72,12 +69,12 @@ class GroupedHelp(click.Group):
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands, heading by heading."""
         width = max(map(len, self.commands))
-        for heading, commands in COMMANDS.items():
+        for heading, names in COMMANDS.items():
             with formatter.section(heading):
-                formatter.write_dl([(f"{each.name:<{width}}", each.get_short_help_str(90)) for each in commands])
+                formatter.write_dl([(f"{name:<{width}}", self.commands[name].get_short_help_str(90)) for name in names])
 
 
-@click.group(cls=GroupedHelp, context_settings=CONTEXT, invoke_without_command=True)
+@click.group(cls=GroupedHelp, commands=_Commands(), context_settings=CONTEXT, invoke_without_command=True)
 @click.version_option(__version__, "-V", "--version", package_name="tokenmill")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
@@ -92,10 +89,6 @@ def cli(ctx: click.Context) -> None:
     """  # noqa: D301 - \b tells click not to join these lines
     if ctx.invoked_subcommand is None:
         terminal.echo(ctx.get_help())
-
-
-for command in (each for commands in COMMANDS.values() for each in commands):
-    cli.add_command(command)
 
 
 def main() -> None:
