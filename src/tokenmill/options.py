@@ -1,4 +1,4 @@
-"""The options of `prepare`, `plan` and `export`, each declared once.
+"""The options of `prepare`, `plan`, `export`, `loader` and `locate`, each declared once.
 
 From a field follow the option of the command, the keyword in Python and what both say about it, the key in a job file,
 and the field of the request. Records by what an option decides: the job (the bytes of a store), shards, or the run.
@@ -30,9 +30,14 @@ Stores = StrPath | Sequence[StrPath]
 EngineName = Literal["auto", "gigatoken", "tiktoken", "tokenizers"]
 BadDocumentAction = Literal["quarantine", "fail"]
 Dedup = Literal["exact", "none"]
+# The arrays of a batch.
+Field = Literal["input_ids", "labels", "tokens", "position_ids", "cu_seqlens", "document_ids", "source_ids"]
 EndTokenPosition = Literal["appended", "prepended"]
 Null = Literal["skip", "empty"]
+Packing = Literal["concat", "best-fit"]
+Shuffle = Literal["full", "window", "none"]
 Special = Literal["text", "parse", "refuse"]
+Split = Literal["train", "val"]
 Tail = Literal["keep", "drop", "merge"]
 TemplateSpecial = Literal["parse", "text"]
 TokenType = Literal["uint16", "int32", "uint32"]
@@ -46,6 +51,8 @@ _machine = partial(option, heading="Machine")
 _clusters = partial(option, heading="Clusters")
 _bad_documents = partial(option, heading="Bad documents")
 _resuming = partial(option, heading="Resuming")
+_batches = partial(option, heading="Training batches")
+_others = partial(option, heading="Options")
 
 
 @dataclass(frozen=True)
@@ -248,3 +255,81 @@ class ExportOptions(RunOptions, ShardOptions):
         metavar="A,B,...",
         unset="none",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions:
+    """What decides the batches of a training that reads stores."""
+
+    sequence_tokens: str | int | None = _batches("Tokens of a sequence.", metavar="N", unset="2048")
+    batch_sequences: int | None = _batches("Sequences of a batch, over all ranks.", metavar="N", unset="8", least=1)
+    seed: int | None = _batches("Seed of the order.", metavar="N", unset="1337", least=0)
+    val: str | float | None = _batches(
+        "Hold out a fraction of documents (0.01 or 1%) or split:NAME, as in exports.", metavar="V", unset="none"
+    )
+    split: Split = _batches("Split to read, with --val.", default="train")
+    shuffle: Shuffle | None = _batches(
+        "Order: of all grains, within windows of a billion tokens, so that few parts are read at a time, or that of "
+        "the store.",
+        unset="full",
+    )
+    packing: Packing | None = _batches(
+        "Cut the stream into sequences, or fill sequences with whole documents.", unset="concat"
+    )
+    grain: str | int | None = _batches(
+        "Tokens that stay together in a shuffle, a multiple of --sequence-tokens.", metavar="N", unset="8192"
+    )
+
+
+@dataclass(frozen=True)
+class TrainingOptions(BatchOptions):
+    """The options of `loader`."""
+
+    stores: Stores = field(
+        metadata=required(
+            "A complete store or several, mixed by their sizes; or a recipe, a file that ends in .toml or .json. A "
+            "recipe has its own choices, so only `prefetch`, `fields`, `rank` and `world_size` go with it."
+        )
+    )
+    _: KW_ONLY
+    epochs: int | None = _others("Epochs of a pass, after which a `for` loop ends.", metavar="N", unset="1", least=1)
+    prefetch: str | int = _others(
+        "Memory of this process for batches that are fetched ahead from an object store. More survives a longer "
+        "failure of the server.",
+        default="256MB",
+        metavar="SIZE",
+    )
+    fields: str | Sequence[Field] | None = _others(
+        "Arrays of a batch: input_ids, labels, tokens, position_ids, cu_seqlens, document_ids, source_ids.",
+        metavar="A,B,...",
+        unset="input_ids,labels",
+    )
+    rank: int | None = option(
+        "The number of this process, from 0.", unset="from torch.distributed, from `RANK`, from Slurm, or 0"
+    )
+    world_size: int | None = option("The number of processes that share each batch.", unset="as for `rank`, or 1")
+
+
+@dataclass(frozen=True)
+class LocateOptions(BatchOptions):
+    """The options of `locate`."""
+
+    where: Stores = field(
+        metadata=required(
+            "A store, several stores, the directory of an export, or a file of an export. With --step, also a recipe."
+        )
+    )
+    token: int | None = option("The position of a token in the store or the file, from 0.", default=None)
+    token2: int | None = option(
+        "The end of a range: all documents with tokens in [token, token2) are found, 1,000 at most.", default=None
+    )
+    _: KW_ONLY
+    source: StrPath | None = _others("Find a document of this source file, given by --row or --byte.", metavar="FILE")
+    row: int | None = _others("Row of the document in its source. With --step: row of the batch.", metavar="N")
+    byte: int | None = _others("Byte at which the document starts, in text and JSON Lines.", metavar="N")
+    store: Stores | None = _others(
+        "Store of an exported file, if the file is not inside it.", metavar="DIR", repeatable=True
+    )
+    context: int = _others("Tokens to show before and after.", default=40, metavar="N", least=0)
+    step: int | None = _batches("Find a token of a training batch: its step, from 0.", metavar="N")
+    position: int | None = _batches("Position of the token in row --row of the batch.", metavar="P")

@@ -240,8 +240,6 @@ def test_fields_are_checked_first(folder: Path, tmp_path: Path, fields: dict[str
     assert not (tmp_path / "card").exists()
     with pytest.raises(UsageError, match="need a card"):
         tokenmill.report(str(folder / "two"), name="name")
-    done = command("report", str(folder / "two"), "--out", "-", "--card", str(tmp_path))
-    assert (done.returncode, "--out - cannot be used with --card" in done.stderr) == (2, True)
 
 
 def test_sources_of_the_hub_have_their_address_and_hash(hub: Hub, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenmill.options import Shuffle
 from tokenmill.training import order as order_module
-from tokenmill.training.order import GrainOrder, Shuffle, permute, round_keys
+from tokenmill.training.order import GrainOrder, permute, round_keys
 
 Words = npt.NDArray[np.uint64]
 KEYS = round_keys("test", 1)

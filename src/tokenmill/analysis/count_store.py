@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tokenmill.analysis import duplicates
 from tokenmill.analysis.by_column import ColumnChoice, CountValues, ValueCounts
-from tokenmill.analysis.count_parts import CountParts, PartCounts, PartGroup
+from tokenmill.analysis.count_parts import OTHER_REASONS, CountParts, PartCounts, PartGroup
 from tokenmill.analysis.history import read_history
-from tokenmill.analysis.statistics import Duplicates, Statistics
+from tokenmill.analysis.statistics import BadRowReason, Duplicates, Provenance, SkippedRows, Statistics
 from tokenmill.analysis.totals import (
     breakdown_by_source,
     breakdown_by_store,
@@ -31,23 +32,15 @@ from tokenmill.executors.fan_out import FanOut
 from tokenmill.executors.messages import work_failed
 from tokenmill.executors.outcomes import Died, Done, Failed, Item, Value
 from tokenmill.humanize import count, size
+from tokenmill.pipeline.planning.resources import Resources
 from tokenmill.pipeline.unit.plan import tasks
-from tokenmill.store import tables
+from tokenmill.storage.digest import hash_of
+from tokenmill.store import layout, quarantine, tables
 from tokenmill.store.collection import Collection, trial_notes
 from tokenmill.store.control_counts import ControlTokens
 from tokenmill.store.job import read_vocabulary
 from tokenmill.store.member import Member
 from tokenmill.tokenization.token_bytes import token_bytes_lookup
-
-if TYPE_CHECKING:
-    from tokenmill.pipeline.planning.resources import Resources
-import itertools
-from collections import Counter
-
-from tokenmill.analysis.count_parts import OTHER_REASONS
-from tokenmill.analysis.statistics import BadRowReason, Provenance, SkippedRows
-from tokenmill.storage.digest import hash_of
-from tokenmill.store import layout, quarantine
 
 # The cost of a document besides its tokens, in tokens.
 DOCUMENT_WEIGHT = 32
@@ -232,35 +225,22 @@ def _ranked(reasons: Counter[str]) -> dict[str, int]:
 
 
 def provenance(stores: Collection) -> Provenance:
-    """The job, versions and checksums of a store; of several, those of the first, with the counts of all."""
-    runs, run = [member.run for member in stores.members], stores.members[0].run
-    job, spec = run.job, run.job.tokenizer
+    """The run and checksums of a store; of several, the run of the first, with the counts of all."""
+    runs = [member.run for member in stores.members]
+    run = runs[0]
     checksums = {
-        "job": job.digest(),
-        "tokenizer": spec.sha256,
+        "job": run.job.digest(),
+        "tokenizer": run.job.tokenizer.sha256,
         "sources": run.sources_blake3,
         "plan": run.plan_blake3,
         "manifest": _manifest_blake3(stores.members[0]),
     }
     for member in stores.members[1:]:
         checksums[f"manifest of {member.directory}"] = _manifest_blake3(member)
-    return Provenance(
-        tokenizer=spec.name,
-        vocabulary_size=spec.vocabulary_size,
-        begin=job.begin,
-        end=job.end,
-        column=job.column,
-        separator=job.separator,
-        unit_bytes=job.unit_bytes,
-        trial=run.trial,
-        engine=run.engine,
-        versions=run.versions,
-        units=sum(run.units for run in runs),
-        sources=sum(run.sources for run in runs),
-        source_bytes=sum(run.source_bytes for run in runs),
-        dtype=spec.dtype,
-        checksums=checksums,
+    units, sources, source_bytes = (
+        sum(getattr(one, name) for one in runs) for name in ("units", "sources", "source_bytes")
     )
+    return Provenance(run, units, sources, source_bytes, checksums)
 
 
 def _manifest_blake3(member: Member) -> str:

@@ -7,11 +7,10 @@ import stat
 from collections.abc import Sequence
 
 from tokenmill.errors import StoreError, UsageError
-from tokenmill.storage import Folder, absolute, folder_at, resolved, scheme
+from tokenmill.storage import Folder, absolute, folder_at, resolved
 
 REPORT = "report.html"
 SUFFIX = ".html"
-NOT_A_PAGE = f"it is there already, and its name does not end in {SUFFIX}"
 CARD = "README.md"
 CROISSANT = "croissant.json"
 # A README.md with this line was written by `report --card`, and may be replaced by it.
@@ -22,78 +21,31 @@ _MARKERS = {CARD: MARKER.encode(), CROISSANT: b'"tokenmill prepare"'}
 MAX_CARD_BYTES = 64 << 20
 
 
-def page_destination(directories: Sequence[str], out: str | None) -> tuple[Folder, str]:
-    """The folder and the name of the page: `out`, or report.html in the last store."""
-    stores = list(map(folder_at, directories))
-    store = stores[-1]
-    if out is None:
-        folder, name = store, REPORT
-    elif not os.path.basename(out) or (not scheme(out) and os.path.isdir(out)):
-        raise UsageError(
-            f"--out is the name of a file, and {out} is a directory", f"Write {os.path.join(out, REPORT)}."
-        )
-    else:
-        path = absolute(out)
-        for one in stores:
-            path = _follow_link(one, path)
-        parent, name = os.path.split(path)
-        folder = existing_folder("--out", parent)
-    for one in stores:
-        _refuse_store_files(one, folder, name)
-    _refuse_other_files(folder, name)
-    return folder, name
+def page_destination(option: str, out: str, stores: Sequence[str] = ()) -> tuple[Folder, str]:
+    """The folder and the name of a page. It may replace a page, but nothing else, and no file of a store.
 
-
-def existing_folder(option: str, path: str) -> Folder:
-    """The folder at a path. Raises UsageError if it is local and not there: its name may be misspelled."""
-    folder = folder_at(path)
+    A link is followed, as by writing to it. One in a store is untrusted, and refused.
+    """
+    path, roots = absolute(out), [resolved(folder_at(store).root) for store in stores]
+    if os.path.islink(path) and resolved(os.path.dirname(path)) not in roots:
+        path = resolved(path)
+    parent, name = os.path.split(path)
+    if not name.lower().endswith(SUFFIX):
+        raise UsageError(f"{option} {out} is not the name of a page", f"Give a name that ends in {SUFFIX}.")
+    folder = folder_at(parent)
     if not folder.is_remote and not os.path.isdir(folder.root):
         raise UsageError(
             f"there is no directory {folder.root}", f"Create it first, or give {option} a file in another directory."
         )
-    return folder
-
-
-def _follow_link(store: Folder, path: str) -> str:
-    """The target of a link, as writing to it would reach. A link in a store is untrusted, and not followed."""
-    if scheme(path) or resolved(os.path.dirname(path)) == resolved(store.root):
-        return path
-    return resolved(path) if os.path.islink(path) else path
-
-
-def _refuse_store_files(store: Folder, folder: Folder, name: str) -> None:
-    """Inside a store, a page may only be at the top level."""
-    parent, root = resolved(folder.root), resolved(store.root)
-    if f"{parent}/".startswith(f"{root}/") and not (parent == root and _is_page(name)):
+    if any(resolved(folder.root).startswith(f"{root}/") for root in roots):
         raise UsageError(
             "the page would be among the files of the store",
             f"file         {folder.path(name)}",
-            f"Give --out another name, such as {store.path(REPORT)}.",
+            f"Give {option} another directory.",
         )
-
-
-def _refuse_other_files(folder: Folder, name: str) -> None:
-    """An existing path is replaced only if it is a regular file with the name of a page."""
-    path = folder.path(name)
-    if folder.is_remote:
-        reason = "" if _is_page(name) or not folder.exists(name) else NOT_A_PAGE
-    elif not os.path.lexists(path):
-        reason = ""
-    elif not stat.S_ISREG(os.lstat(path).st_mode):
-        reason = "it is no regular file"
-    else:
-        reason = "" if _is_page(name) else NOT_A_PAGE
-    if reason:
-        raise UsageError(
-            "--out would replace something that is no page",
-            f"file         {path}",
-            f"reason       {reason}",
-            "Remove it, or give --out another name.",
-        )
-
-
-def _is_page(name: str) -> bool:
-    return name.lower().endswith(SUFFIX)
+    if not folder.is_remote and os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+        raise UsageError(f"{option} would replace something that is no page", f"file         {path}")
+    return folder, name
 
 
 def card_destination(directories: Sequence[str], card: str) -> Folder:

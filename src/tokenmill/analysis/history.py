@@ -9,7 +9,6 @@ from array import array
 from bisect import insort
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -17,10 +16,8 @@ import numpy.typing as npt
 
 from tokenmill.errors import StoreError
 from tokenmill.humanize import Readable
+from tokenmill.storage import Folder
 from tokenmill.store import event_log
-
-if TYPE_CHECKING:
-    from tokenmill.storage import Folder
 
 MAX_UNITS = 20_000_000
 MAX_WORKERS = 100_000

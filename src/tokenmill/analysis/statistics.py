@@ -7,6 +7,7 @@ import msgspec
 from tokenmill.analysis.history import History
 from tokenmill.humanize import Readable
 from tokenmill.store.control_counts import ControlTokens
+from tokenmill.store.job import Run
 
 
 class TokenShare(Readable, msgspec.Struct, frozen=True):
@@ -120,22 +121,12 @@ class SkippedRows(Readable, msgspec.Struct, frozen=True):
 
 
 class Provenance(Readable, msgspec.Struct, frozen=True):
-    """How the store was made, and the checksums that identify it."""
+    """The run that made the store, and the checksums that identify it. Of several stores, the counts are of all."""
 
-    tokenizer: str
-    vocabulary_size: int
-    begin: int | None
-    end: int | None
-    column: str
-    separator: str | None
-    unit_bytes: int
-    trial: str | None
-    engine: str
-    versions: dict[str, str]
+    run: Run
     units: int
     sources: int
     source_bytes: int
-    dtype: str
     checksums: dict[str, str]
 
 

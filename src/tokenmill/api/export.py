@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -75,9 +75,8 @@ def export(options: ExportOptions) -> ExportResult:
         options = replace(options, shuffle=shuffle, val=val)
         directories = selected.stores.directories
     request = make_export_request(options, require_run(folder_at(directories[0])).job.tokenizer)
-    limits = ExportLimits(options.workers, options.memory, options.force)
     with open_executor(options.on, PRELOAD, options.executor, options.reporter) as (pool, report):
-        return export_stores(directories, out, request, limits, report, pool, selected)
+        return export_stores(directories, out, request, report, pool, selected)
 
 
 def _select(paths: Sequence[str], out: str | None, options: ExportOptions) -> tuple[SelectedStores, int, str]:
@@ -101,15 +100,6 @@ def _select(paths: Sequence[str], out: str | None, options: ExportOptions) -> tu
     return selected, recipe.seed if options.shuffle is None else options.shuffle, reader.options.val or "none"
 
 
-@dataclass(frozen=True, slots=True)
-class ExportLimits:
-    """The workers and the memory that the user asked for. With `force`, a disk that is too small is only a notice."""
-
-    workers: int | None
-    memory: str | int | None
-    force: bool = False
-
-
 def _refuse_place_in_another_store(export: Folder, stores: Collection) -> None:
     """Raise if another store would take the directory for its own export."""
     parent, _, name = export.root.rpartition("/")
@@ -125,11 +115,10 @@ def _refuse_place_in_another_store(export: Folder, stores: Collection) -> None:
         )
 
 
-def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, reporter, workers
+def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, reporter, workers
     directories: Sequence[str],
     out: str | None,
     request: ExportRequest,
-    limits: ExportLimits,
     report: progress.Reporter,
     pool: Pool,
     selected: SelectedStores | None = None,
@@ -146,7 +135,7 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
     manifest = stores.manifest_without_erased(left_out)
     tokens = int(manifest["tokens"].to_numpy().sum())
     resources = plan_resources(
-        limits.workers, limits.memory, tokens // TOKENS_PER_WORKER + 1, MIN_WORKER_BYTES, pool.room
+        request.options.workers, request.options.memory, tokens // TOKENS_PER_WORKER + 1, MIN_WORKER_BYTES, pool.room
     )
     if resources.notice is not None:
         notices.append(resources.notice)
@@ -169,7 +158,7 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, limits, 
             documents = int(manifest["documents"].to_numpy().sum()) * written // max(tokens, 1)
             needed = Footprint.of_export(job.dtype, job.shuffle).bytes(written, documents)
             needed += kept_bytes * (1 if job.shuffle is None else 2)
-            notices += _check_space(folder, needed, limits.force)
+            notices += _check_space(folder, needed, request.options.force)
         run_count = len(sorted_runs.spans(manifest["tokens"].to_numpy(), frozen.run_tokens))
         shuffle = Shuffle(run_count, frozen.bins, dtype)
         conditions = [] if job.selection is None else [store.where for store in job.selection.stores]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import msgspec
 
@@ -13,16 +12,12 @@ from tokenmill.errors import UsageError
 from tokenmill.exports.locator import LocatedDocument, Locator, exported_stores, find_folder
 from tokenmill.exports.trace import ExportIndex, ShardLocation
 from tokenmill.humanize import Readable
-from tokenmill.options import Stores, StrPath
+from tokenmill.options import BatchOptions, LocateOptions
 from tokenmill.store import layout
 from tokenmill.store.reader import Store
-from tokenmill.system.arguments import checked
-from tokenmill.training.order import Shuffle
-from tokenmill.training.packing import Packing
-from tokenmill.training.split_table import Split
+from tokenmill.system.arguments import options_of, takes
 
 MAX_DOCUMENTS = 1000
-CONTEXT_TOKENS = 40
 NOTHING_GIVEN = "Give TOKEN, or --source FILE and --row N. In text and JSON Lines: --source FILE and --byte N."
 
 
@@ -40,65 +35,21 @@ class LocateResult(Readable, msgspec.Struct, frozen=True):
     unasked: dict[str, str] = {}
 
 
-@checked
-def locate(  # noqa: PLR0913 - the options of the command, by their names
-    where: Stores,
-    token: int | None = None,
-    token2: int | None = None,
-    *,
-    source: StrPath | None = None,
-    row: int | None = None,
-    byte: int | None = None,
-    store: Stores | None = None,
-    context: int = CONTEXT_TOKENS,
-    step: int | None = None,
-    position: int | None = None,
-    sequence_tokens: str | int | None = None,
-    batch_sequences: int | None = None,
-    seed: int | None = None,
-    val: str | float | None = None,
-    split: Split = "train",
-    shuffle: Shuffle | None = None,
-    packing: Packing | None = None,
-    grain: str | int | None = None,
-) -> LocateResult:
+@takes(LocateOptions)
+def locate(options: LocateOptions) -> LocateResult:
     """Find the source, row and text of a token, or the tokens of a row of a source.
 
     Give either `token`, or `source` and `row` (or `byte`), or, for a token of a training batch, `step`, `row` and
     `position` with the choices of the loader. A row of a source is found in the store and in each of its exports, or in
     the one export that `where` names.
-
-    Args:
-        where: A store, several stores, the directory of an export, or a file of an export. With `step`, also a recipe.
-        token: The position of a token in the store or the file, from 0.
-        token2: The end of a range: all documents with tokens in [token, token2) are found, 1,000 at most.
-        source: The file of the row.
-        row: The number of the row, from 0. With `step`: the row of the batch, over all ranks.
-        byte: The byte at which the document starts, in text and JSON Lines. These have no row numbers.
-        store: The store of an export that is in another directory; several if it is an export of several.
-        context: The number of tokens to show before and after the token.
-        step: The step of a training that reads the store with `tokenmill.loader`, from 0.
-        position: The position of the token in its row of the batch, from 0.
-        sequence_tokens: As for `loader`.
-        batch_sequences: As for `loader`.
-        seed: As for `loader`.
-        val: As for `loader`.
-        split: As for `loader`.
-        shuffle: As for `loader`.
-        packing: As for `loader`.
-        grain: As for `loader`.
     """
-    if step is not None or position is not None:
-        others = (token, source, byte)
-        if step is None or row is None or position is None or any(given is not None for given in others):
-            raise UsageError("a token of a batch has a step, a row and a position", "Give these three, and no other.")
-        choices = {"sequence_tokens": sequence_tokens, "batch_sequences": batch_sequences, "seed": seed, "val": val}
-        choices |= {"split": split, "shuffle": shuffle, "packing": packing, "grain": grain}
-        return _locate_in_batch(store_paths(where), (step, row, position), choices, context)
-    places, source, given = store_paths(where), path_text(source), path_texts(() if store is None else store)
-    named = _named(source, row, byte)
-    _check(token, token2, named, context)
-    folder, file = find_folder(places[0], given) if len(places) == 1 else (None, None)
+    places, token, context = store_paths(options.where), options.token, options.context
+    if options.step is not None or options.position is not None:
+        return _locate_in_batch(places, options)
+    source, given = path_text(options.source), path_texts(options.store or ())
+    named = _named(source, options.row, options.byte)
+    _check(token, options.token2, named)
+    folder, file = find_folder(places[0]) if len(places) == 1 else (None, None)
     is_store = folder is None or (file is None and folder.exists(layout.RUN))
     export = None if folder is None or is_store else ExportIndex(folder)
     if export is None and given:
@@ -114,7 +65,7 @@ def locate(  # noqa: PLR0913 - the options of the command, by their names
         documents = [_with_line(opened, document)]
         return LocateResult(place, opened.directory, documents, more=False, exports=shards, unasked=unasked)
     start = token or 0
-    stop = token2 or start + 1
+    stop = options.token2 or start + 1
     found = locator.in_store(start, stop) if export is None else locator.in_export(export, file or "", start, stop)
     documents = list(itertools.islice(found, MAX_DOCUMENTS))
     if len(documents) == 1:
@@ -122,15 +73,17 @@ def locate(  # noqa: PLR0913 - the options of the command, by their names
     return LocateResult(place, opened.directory, documents, more=next(found, None) is not None)
 
 
-def _locate_in_batch(
-    where: list[str], place: tuple[int, int, int], choices: dict[str, Any], context: int
-) -> LocateResult:
+def _locate_in_batch(where: list[str], options: LocateOptions) -> LocateResult:
     """Find a token of a training batch, by its step, row and position."""
+    step, row, position = options.step, options.row, options.position
+    others = (options.token, options.source, options.byte)
+    if step is None or row is None or position is None or any(given is not None for given in others):
+        raise UsageError("a token of a batch has a step, a row and a position", "Give these three, and no other.")
+    choices = {name: getattr(options, name) for name in options_of(BatchOptions)}
     loader = open_loader(where, **choices, rank=0, world_size=1)
-    directory, token = loader.locate(*place)
+    directory, token = loader.locate(step, row, position)
     store = Store(directory)
-    (document,) = Locator(store, context).in_store(token, token + 1)
-    step, row, position = place
+    (document,) = Locator(store, options.context).in_store(token, token + 1)
     batch = f"step {step:,}, row {row:,} of {', '.join(loader.options.stores)}"
     found = msgspec.structs.replace(_with_line(store, document), token=position)
     return LocateResult(batch, directory, [found], more=False)
@@ -153,11 +106,11 @@ def _named(source: str | None, row: int | None, byte: int | None) -> tuple[str, 
     return source, positions[0]
 
 
-def _check(token: int | None, token2: int | None, named: tuple[str, tuple[str, int]] | None, context: int) -> None:
+def _check(token: int | None, token2: int | None, named: tuple[str, tuple[str, int]] | None) -> None:
     if (named is None) == (token is None):
         headline = "no token and no row is given" if token is None else "a token and a row are given"
         raise UsageError(headline, NOTHING_GIVEN)
-    if min(token or 0, named[1][1] if named else 0, context) < 0:
+    if min(token or 0, named[1][1] if named else 0) < 0:
         raise UsageError("tokens, rows and bytes are counted from 0")
     if token2 is not None and (token is None or token2 <= token):
         raise UsageError("TOKEN2 is not larger than TOKEN", "The range begins at TOKEN and ends before TOKEN2.")

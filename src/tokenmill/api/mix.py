@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tokenmill.analysis.destinations import SUFFIX, existing_folder
+from tokenmill.analysis.destinations import page_destination
 from tokenmill.analysis.html.markup import card, card_list, escape, lead, page, section, table
 from tokenmill.api.loader import open_recipe_reader
 from tokenmill.api.parameters import output_text
@@ -60,7 +60,9 @@ def mix(  # noqa: PLR0913 - the options of the command, by their names
     elif stage is not None:
         raise UsageError("--stage needs --print", "It chooses the stage whose mixture is printed.")
     if html is not None:
-        _write_page(output_text(html), render_mix(result))
+        folder, name = page_destination("--html", output_text(html))
+        with folder.publish(name) as file:
+            file.write(render_mix(result).encode())
     return result
 
 
@@ -105,16 +107,6 @@ def _compare(path: str, before: RecipeReader, other: str, step: int | None) -> M
     except UsageError as error:
         reason = error.text
     return msgspec.structs.replace(result, step=step, takes_over=reason is None, reason=reason)
-
-
-def _write_page(path: str, content: str) -> None:
-    """Write a page in place of an older one. Raises UsageError if the name is not that of a page."""
-    if not path.lower().endswith(SUFFIX):
-        raise UsageError(f"--html {path} is not the name of a page", f"Give a name that ends in {SUFFIX}.")
-    parent, name = os.path.split(path)
-    folder = existing_folder("--html", parent or ".")
-    with folder.publish(name) as file:
-        file.write(content.encode())
 
 
 def render_mix(result: MixResult) -> str:

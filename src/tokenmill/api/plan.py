@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 from itertools import repeat
-from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 
 from tokenmill.api.job_file import with_job
 from tokenmill.api.prepare import PrepareCall, read_call
 from tokenmill.api.prepare_targets import store_folders
 from tokenmill.executors.fan_out import LOCAL, open_executor
+from tokenmill.executors.outcomes import Pool
 from tokenmill.humanize import Readable
 from tokenmill.options import PrepareOptions
 from tokenmill.pipeline.planning.estimate import START_SECONDS, CorpusEstimate, Estimate, Footprint
 from tokenmill.pipeline.planning.freeze import plan_step
-from tokenmill.pipeline.planning.resources import plan_resources
+from tokenmill.pipeline.planning.request import PrepareRequest
+from tokenmill.pipeline.planning.resources import Resources, plan_resources
 from tokenmill.pipeline.planning.sample import estimate_request
 from tokenmill.pipeline.planning.split_sources import plan_units
 from tokenmill.pipeline.unit import plan as plans
 from tokenmill.sources import Ignored
 from tokenmill.system.arguments import takes
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tokenmill.executors.outcomes import Pool
-    from tokenmill.pipeline.planning.request import PrepareRequest
-    from tokenmill.pipeline.planning.resources import Resources
 
 # The estimate for sources without text.
 NOTHING = Estimate(0, 0)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tokenmill.api.export import ExportLimits, export_stores
+from tokenmill.api.export import export_stores
 from tokenmill.api.job_file import with_job
 from tokenmill.api.parameters import output_text, path_text, path_texts
 from tokenmill.api.prepare_targets import (
@@ -88,7 +88,8 @@ class PrepareCall:
         val = given.val if self.formats else None
         require_split(None if val is None else str(val), splits_of(discovery.table))
         refuse_without_effect(discovery, column=given.column, separator=given.separator, join=given.join)
-        self.named.notes.extend([*self.store.notes, *_notes(discovery, self.options.separator)])
+        self.named.notes.extend([*self.store.notes, *discovery.notes, *discovery.ignored.notes()])
+        self.named.notes.extend(one_document_notes(discovery, self.options.separator))
         return discovery
 
     def request(
@@ -182,7 +183,6 @@ def prepare(options: PrepareOptions) -> PrepareResult:
             store.open(frozen, limits, resources.workers, pool, report, rank_share)
         row_limits = RowLimits(policy.max_bad, policy.max_skipped)
         completion = CompletionOptions(row_limits, options.repair, options.retry_quarantine, call.metrics)
-        export_limits = ExportLimits(workers, memory, force)
         results: list[PrepareResult] = []
         unit_seconds = 0.0
         for number, store in enumerate(stores):
@@ -197,9 +197,7 @@ def prepare(options: PrepareOptions) -> PrepareResult:
             manifest = run.complete(pool, store.named.check_end, None if force else store.disk_needs(later, shuffle))
             seconds = time.monotonic() - started
             unit_seconds += run.seconds
-            exported = [
-                export_stores([store.folder.root], None, each, export_limits, report, pool) for each in store.exports
-            ]
+            exported = [export_stores([store.folder.root], None, each, report, pool) for each in store.exports]
             results.append(store.result(run, manifest, seconds, unit_seconds, exported))
         return msgspec.structs.replace(results[0], others=results[1:])
 
@@ -208,27 +206,19 @@ def _all_tokenizers(
     options: PrepareOptions, others: Sequence[StrPath | TokenizerObject]
 ) -> list[StrPath | TokenizerObject]:
     """The tokenizers of a call. Raises UsageError if their stores would hold different documents."""
-    if others and options.special == REFUSE:
-        raise UsageError(
-            "--special refuse cannot be used with several tokenizers",
-            "The stores would hold different documents. Prepare a store with each tokenizer.",
-        )
     if others and options.template_special == PARSE and options.special != PARSE:
         raise UsageError(
             "--template-special parse cannot be used with several tokenizers",
             "They have different special tokens. Prepare a store with each tokenizer, or use --special parse.",
         )
-    if others and (options.min_tokens, options.max_tokens) != (None, None):
+    has_limits = (options.min_tokens, options.max_tokens) != (None, None)
+    if others and (has_limits or options.special == REFUSE):
         raise UsageError(
-            "--min-tokens and --max-tokens cannot be used with several tokenizers",
+            f"{'--min-tokens and --max-tokens' if has_limits else '--special refuse'} cannot be used with several "
+            "tokenizers",
             "The stores would hold different documents. Prepare a store with each tokenizer.",
         )
     return [options.tokenizer, *others]
-
-
-def _notes(discovery: Discovery, separator: str | None) -> list[str]:
-    """What was found about the sources that a person should know."""
-    return [*discovery.notes, *discovery.ignored.notes(), *one_document_notes(discovery, separator)]
 
 
 def _read_deny_list(path: str) -> bytes:
@@ -244,7 +234,7 @@ def _read_deny_list(path: str) -> bytes:
 
 def _export_options(options: PrepareOptions, formats: Sequence[str]) -> list[ExportOptions]:
     """The options of the exports to these formats."""
-    shared = {name: getattr(options, name) for name in options_of(ShardOptions)}
+    shared = {name: getattr(options, name) for name in (*options_of(ShardOptions), "workers", "memory", "force")}
     return [ExportOptions((), to=name, **shared) for name in formats]
 
 

@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.errors import UsageError
+from tokenmill.executors.outcomes import Pool
+from tokenmill.executors.progress import Reporter
 from tokenmill.exports.request import ExportRequest
 from tokenmill.exports.result import ExportResult
 from tokenmill.humanize import Readable, count, size
 from tokenmill.options import StrPath
+from tokenmill.pipeline.driving.complete import RunCompletion
 from tokenmill.pipeline.driving.context import RunContext, make_events
 from tokenmill.pipeline.driving.preflight import DiskNeeds
 from tokenmill.pipeline.planning.estimate import Footprint
+from tokenmill.pipeline.planning.freeze import FrozenRun
+from tokenmill.pipeline.planning.ranks import RankShare
 from tokenmill.pipeline.planning.request import PrepareRequest
+from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.sources import Discovery, Ignored
 from tokenmill.sources.named_datasets import ResolvedSources
-from tokenmill.storage import folder_at
+from tokenmill.storage import Folder, folder_at
 from tokenmill.store import layout
 from tokenmill.store.control_counts import ControlTokens
 from tokenmill.tokenization.objects import TokenizerObject
 from tokenmill.tokenization.resolve import directory_name
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow as pa
-
-    from tokenmill.executors.outcomes import Pool
-    from tokenmill.executors.progress import Reporter
-    from tokenmill.pipeline.driving.complete import RunCompletion
-    from tokenmill.pipeline.planning.freeze import FrozenRun
-    from tokenmill.pipeline.planning.ranks import RankShare
-    from tokenmill.pipeline.unit.documents import WorkerLimits
-    from tokenmill.storage import Folder
 
 # A text file that is larger is rarely meant to be one document.
 LARGE_TEXT_BYTES = 1_000_000

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tokenmill.analysis.card import CARD, CROISSANT, CardFields, PublicFacts, card_destination, croissant, readme
-from tokenmill.analysis.destinations import page_destination
+from tokenmill.analysis.destinations import REPORT, page_destination
 from tokenmill.analysis.html import render
 from tokenmill.analysis.statistics import Statistics
 from tokenmill.api.parameters import output_text, store_paths
@@ -18,7 +18,7 @@ from tokenmill.executors import progress
 from tokenmill.executors.outcomes import Pool
 from tokenmill.humanize import Readable
 from tokenmill.options import Stores, StrPath
-from tokenmill.storage import Folder
+from tokenmill.storage import Folder, folder_at
 from tokenmill.store.collection import open_collection
 from tokenmill.store.layout import publish_json
 from tokenmill.system.arguments import checked
@@ -81,7 +81,8 @@ def report(  # noqa: PLR0913 - the options of the command, by their names
     fields.check()
     if card is None and fields != CardFields():
         raise UsageError("the fields of a card need a card", "Give its directory, too: --card DIR.")
-    folder, page = page_destination(directories, None if out is None else output_text(out))
+    default = folder_at(directories[-1]).path(REPORT)
+    folder, page = page_destination("--out", default if out is None else output_text(out), directories)
     card_folder = None if card is None else card_destination(directories, os.fspath(card))
     statistics = stats(directories, by=by, workers=workers, memory=memory, reporter=reporter, executor=executor)
     folder.create()

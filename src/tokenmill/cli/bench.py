@@ -23,11 +23,12 @@ STOPPED = "interrupted: all files of the measurement are removed"
 CLEARLY = 1.1
 
 
-@click.command(
-    cls=options.Command,
+@options.command(
+    "Measure this machine, and estimate a corpus.",
+    "tokenmill bench",
+    "tokenmill bench data/*.parquet --tokenizer gpt2",
     declared=("version", "column", "separator"),
-    short_help="Measure this machine, and estimate a corpus.",
-    epilog=options.example("tokenmill bench", "tokenmill bench data/*.parquet --tokenizer gpt2"),
+    common=(*options.STORAGE, options.CACHE, *options.GENERAL),
 )
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
 @click.option(
@@ -41,9 +42,6 @@ CLEARLY = 1.1
     metavar="DIR",
     help="Measure the disk of DIR. Files written there are removed. [default: the temporary directory]",
 )
-@options.storage
-@options.cache
-@options.general
 def bench(sources: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     """Measure the speed of each engine and worker count here, and estimate the time for the whole corpus.
 
@@ -71,12 +69,7 @@ def _print_table(cells: list[Cell]) -> None:
 
 
 def _table(cells: list[Cell]) -> Table:
-    from rich.table import Table  # noqa: PLC0415 - heavy
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("engine", no_wrap=True)
-    for heading in ("workers", "MB/s", "tokens/s", "gain", "read", "encode", "write", "noise"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = output.table(["engine"], ["workers", "MB/s", "tokens/s", "gain", "read", "encode", "write", "noise"])
     single_worker = {cell.engine: cell.bytes_per_second for cell in cells if cell.workers == 1}
     last = ""
     for cell in cells:

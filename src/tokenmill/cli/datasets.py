@@ -25,10 +25,10 @@ TIME_COLUMNS = 18
 OPTIONAL_COLUMNS = ("files", "rows", "download", "disk")
 
 
-@click.command(
-    cls=options.Command,
-    short_help="List the named datasets and their sizes.",
-    epilog=options.example("tokenmill datasets fineweb-edu --tokenizer gpt2"),
+@options.command(
+    "List the named datasets and their sizes.",
+    "tokenmill datasets fineweb-edu --tokenizer gpt2",
+    common=options.GENERAL,
 )
 @click.argument("name", required=False, metavar="[NAME]")
 @click.option(
@@ -39,7 +39,6 @@ OPTIONAL_COLUMNS = ("files", "rows", "download", "disk")
     metavar="T",
     help="Tokenizer for the disk space and time, as for `prepare`.",
 )
-@options.general
 def datasets(name: str | None, tokenizer: str, as_json: bool) -> None:
     """List the named datasets with their rows, tokens, download size, disk space and time on this machine.
 
@@ -88,18 +87,13 @@ def _print_table(listing: DatasetListing, *, is_single: bool) -> tuple[str, ...]
 
 
 def _table(listing: DatasetListing, dropped: tuple[str, ...], *, is_single: bool) -> Table:
-    from rich.table import Table  # noqa: PLC0415 - heavy
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ["version"] if is_single else ["dataset", "version"]:
-        table.add_column(heading, no_wrap=True)
     headings = ["files", "rows", "tokens", "download"]
     headings += ["disk"] if listing.token_bytes is not None else []
     headings += ["time"] if listing.bytes_per_second is not None else []
     shown = [heading for heading in headings if heading not in dropped]
-    for heading in shown:
-        width = TIME_COLUMNS if heading == "time" else None
-        table.add_column(heading, justify="right", no_wrap=True, min_width=width)
+    table = output.table(["version"] if is_single else ["dataset", "version"], shown)
+    if "time" in shown:
+        table.columns[-1].min_width = TIME_COLUMNS
     for dataset in listing.datasets:
         for index, version in enumerate(dataset.versions):
             names = [version.version] if is_single else [dataset.name if index == 0 else "", version.version]

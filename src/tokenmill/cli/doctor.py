@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -58,12 +59,12 @@ class _DoctorCommand(options.Command):
         return super().parse_args(ctx, args)
 
 
-@click.command(
+@options.command(
+    "Find out why work in many processes dies.",
+    "tokenmill doctor prepare.py:tokenize --num-proc 8",
+    "tokenmill doctor -- python prepare.py",
     cls=_DoctorCommand,
-    short_help="Find out why work in many processes dies.",
-    epilog=options.example(
-        "tokenmill doctor prepare.py:tokenize --num-proc 8", "tokenmill doctor -- python prepare.py"
-    ),
+    common=options.GENERAL,
 )
 @click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="FILE.py:FUNCTION | -- COMMAND...")
 @click.option("--num-proc", type=click.IntRange(1), metavar="N", help="Number of processes that will run the function.")
@@ -77,7 +78,6 @@ class _DoctorCommand(options.Command):
     help="Seconds without any progress after which a command counts as hung.",
 )
 @click.option("--stop-hung", is_flag=True, help="Stop a hung command, and show where each process was.")
-@options.general
 def doctor(target: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     """Find out why work in many processes dies, before or after it happens.
 
@@ -132,12 +132,12 @@ def _examine(function: str, num_proc: int | None, column: str, as_json: bool) ->
 
 
 def _print_examination(examination: Examination) -> None:
-    page = _Page(sys.stdout)
+    page = _Page(err=False)
     page.line("doctor", f"{examination.target}  (num_proc={examination.num_proc}, {examination.start_method})")
     for check in examination.checks:
         page.check(check.name, check.level, check.seen)
     if not examination.findings:
-        page.line("", "")
+        page.blank()
         page.line("ok", "no known problem found", "ok")
     page.findings(examination.findings)
 
@@ -163,12 +163,12 @@ def _print_watched(watched: Watched) -> None:
     """Print the report on stderr, because stdout belongs to the command."""
     import shlex  # noqa: PLC0415 - only here
 
-    page = _Page(sys.stderr)
+    page = _Page(err=True)
     command = textwrap.shorten(shlex.join(watched.command), SHOWN_COMMAND_CHARACTERS, placeholder=" ...")
     if not watched.findings and watched.exit_code == 0:
         page.line("doctor", f"{_survival(watched)}: {_processes(watched)}, {duration(watched.seconds)}", "ok")
     else:
-        page.line("", "")
+        page.blank()
         page.line("doctor", f"{command}  ({_end(watched)})")
         page.line("processes", _processes(watched))
     page.rows(_deaths(watched))
@@ -233,12 +233,15 @@ def _shout(level: str) -> str:
 
 
 class _Page:
-    """Prints lines with a label each, wrapped to the width of the terminal, in color if the stream is a terminal."""
+    """Prints lines with a label each, wrapped to the width of the terminal."""
 
-    def __init__(self, file: IO[str]) -> None:
-        self._file = file
-        self._width = min(MAX_COLUMNS, shutil.get_terminal_size((100, 24)).columns)
-        self._has_colors = file.isatty() and not os.environ.get("NO_COLOR")
+    def __init__(self, *, err: bool) -> None:
+        self._err = err
+        self._columns = min(MAX_COLUMNS, shutil.get_terminal_size((100, 24)).columns) - LABEL_COLUMNS
+
+    def blank(self) -> None:
+        """Print an empty line."""
+        terminal.echo(err=self._err)
 
     def line(self, label: str, text: str, level: str = "") -> None:
         """Print a label, and its text on as many lines as it needs."""
@@ -246,57 +249,45 @@ class _Page:
 
     def check(self, label: str, level: str, text: str) -> None:
         """Print one check: its name, its level, and what the doctor saw."""
-        lines = self._wrap(text, LEVEL_COLUMNS)
-        first: list[str | Styled] = [self._styled(_shout(level).ljust(LEVEL_COLUMNS), STYLES[level]), lines[0]]
-        self._print(label, [first, *(f"{' ' * LEVEL_COLUMNS}{line}" for line in lines[1:])])
+        self._print(label, self._wrap(text, LEVEL_COLUMNS), level, _shout(level).ljust(LEVEL_COLUMNS))
 
     def rows(self, rows: list[tuple[str, ...]]) -> None:
         """Print rows of aligned cells; the last cell of a row may have any width."""
+        columns = itertools.zip_longest(*(row[:-1] for row in rows), fillvalue="")
+        widths = [max(map(len, column)) for column in columns]
         for index, row in enumerate(rows):
-            widths = [
-                max((len(other[column]) for other in rows if len(other) > column + 1), default=0)
-                for column in range(len(row))
-            ]
             cells = [cell.ljust(width) for cell, width in zip(row[1:-1], widths[1:], strict=False)]
             if index == 0:
-                self._print("", [""])
-            self._print(row[0], self._wrap("  ".join([*cells, row[-1]])), "died")
+                self.blank()
+            self.line(row[0], "  ".join([*cells, row[-1]]), "died")
 
     def findings(self, findings: list[Finding]) -> None:
         """Print each finding with its evidence, and at the end the first thing to change."""
         for index, finding in enumerate(findings):
-            self._print("", [""])
-            title = [[self._styled(line, BOLD)] for line in self._wrap(finding.title)]
-            self._print(_shout(finding.level), title, finding.level)
+            self.blank()
+            self._print(_shout(finding.level), self._wrap(finding.title), finding.level, is_bold=True)
             for evidence in finding.evidence:
-                columns = max(MIN_TEXT_COLUMNS, self._width - LABEL_COLUMNS)
-                self._print("", [line[:columns] for line in self._wrap(evidence)])
+                self._print("", [line[: max(MIN_TEXT_COLUMNS, self._columns)] for line in self._wrap(evidence)])
             if index:
                 self._advise("then", finding.fix)
         if findings:
-            self._print("", [""])
+            self.blank()
             self._advise("first", findings[0].fix)
 
     def _advise(self, label: str, fix: tuple[str, ...]) -> None:
         for index, text in enumerate(fix):
-            self._print("" if index else label, self._wrap(text), "first")
-
-    def _styled(self, text: str, style: dict[str, Any]) -> Styled:
-        return Styled(text, style if self._has_colors else {})
+            self.line("" if index else label, text, "first")
 
     def _wrap(self, text: str, indent: int = 0) -> list[str]:
         """Wrap text. Code, which is indented, stays on one line."""
         if text.startswith(" "):
             return [text]
-        columns = max(MIN_TEXT_COLUMNS, self._width - LABEL_COLUMNS - indent)
+        columns = max(MIN_TEXT_COLUMNS, self._columns - indent)
         return textwrap.wrap(text, columns, break_on_hyphens=False) or [""]
 
-    def _print(self, label: str, lines: Sequence[str | Sequence[str | Styled]], level: str = "") -> None:
-        styled_label = self._styled(label, STYLES.get(level, {}) if label else {})
+    def _print(self, label: str, lines: list[str], level: str = "", head: str = "", *, is_bold: bool = False) -> None:
+        style = STYLES.get(level, {})
         for index, line in enumerate(lines):
-            spans: list[str | Styled] = [line] if isinstance(line, str) else list(line)
-            if not self._has_colors:
-                spans = ["".join(span if isinstance(span, str) else span.text for span in spans).rstrip()]
-            columns = LABEL_COLUMNS - len(label) if index == 0 else LABEL_COLUMNS
-            indent = " " * columns if spans != [""] else ""
-            terminal.echo(*([styled_label] if index == 0 else []), indent, *spans, err=self._file is sys.stderr)
+            name, start = (label, head) if index == 0 else ("", " " * len(head))
+            named = Styled(name.ljust(LABEL_COLUMNS), {} if head else style)
+            terminal.echo(named, Styled(start, style), Styled(line, BOLD if is_bold else {}), err=self._err)

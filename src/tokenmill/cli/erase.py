@@ -17,15 +17,12 @@ if TYPE_CHECKING:
 SHOWN = 10
 
 
-@click.command(
-    cls=options.Command,
+@options.command(
+    "Erase documents from a store and its exports.",
+    'tokenmill erase tokens --column url --values urls.txt --request 2026-117 --reason "opt-out"',
+    "tokenmill erase tokens --column url --hosts hosts.txt",
+    "tokenmill erase tokens --rows rows.csv",
     declared=("workers", "memory", "on"),
-    short_help="Erase documents from a store and its exports.",
-    epilog=options.example(
-        'tokenmill erase tokens --column url --values urls.txt --request 2026-117 --reason "opt-out"',
-        "tokenmill erase tokens --column url --hosts hosts.txt",
-        "tokenmill erase tokens --rows rows.csv",
-    ),
 )
 @click.argument("directory", metavar="DIR")
 @click.option("--column", metavar="NAME", help="Column to compare: a kept one, or else one of the sources.")
@@ -39,8 +36,6 @@ SHOWN = 10
     "--forget-export", multiple=True, metavar="DIR", help="Export that is gone: only take it off the list; repeatable."
 )
 @click.option("--dry-run", is_flag=True, help="Find the documents, and change nothing.")
-@options.storage
-@options.general
 def erase(directory: str, as_json: bool, **arguments: Any) -> int:
     """Replace the tokens of documents by end tokens, in the store DIR and in its exports. No other document moves.
 

@@ -15,19 +15,14 @@ if TYPE_CHECKING:
     from tokenmill.results import ExportResult
 
 
-@click.command(
-    cls=options.Command,
+@options.command(
+    "Write a store's tokens as the files a trainer reads.",
+    "tokenmill export tokens --to nanogpt --val 0.0005 --shuffle 1337",
+    "tokenmill export tokens-2025 tokens-2026 --to megatron --out megatron",
     record="ExportOptions",
     declared=None,
-    short_help="Write a store's tokens as the files a trainer reads.",
-    epilog=options.example(
-        "tokenmill export tokens --to nanogpt --val 0.0005 --shuffle 1337",
-        "tokenmill export tokens-2025 tokens-2026 --to megatron --out megatron",
-    ),
 )
 @click.argument("directory", metavar="DIR...|RECIPE", nargs=-1, required=True)
-@options.storage
-@options.general
 def export(directory: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     """Write a store's tokens as the files that a trainer reads.
 

@@ -34,15 +34,13 @@ def end_of_usage(error: click.ClickException) -> NoReturn:
     message = hints.with_hint(error).format_message()
     printed = escape_control_characters(message)  # it quotes arguments, which may be file names that a shell expanded
     context = error.ctx if isinstance(error, click.UsageError) else None
-    usage = () if context is None else _usage(context)
+    usage: tuple[str, ...] = ()
+    if context is not None:
+        words = " ".join(context.command.get_usage(context).removeprefix("Usage:").split())
+        usage = f"usage        {words}", f"help         {context.command_path} --help"
     terminal.echo("\n".join(_lines(printed, usage)), err=True)
     _print_record("UsageError", message, (), error.exit_code)
     sys.exit(error.exit_code)
-
-
-def _usage(context: click.Context) -> tuple[str, str]:
-    usage = " ".join(context.command.get_usage(context).removeprefix("Usage:").split())
-    return f"usage        {usage}", f"help         {context.command_path} --help"
 
 
 def end_of(error: Exception) -> NoReturn:

@@ -15,15 +15,12 @@ if TYPE_CHECKING:
     from tokenmill.results import FinishResult
 
 
-@click.command(
-    cls=options.Command,
+@options.command(
+    "Complete a store that has all its parts.",
+    "tokenmill finish s3://bucket/run",
     declared=("max_bad", "max_skipped", "workers", "on"),
-    short_help="Complete a store that has all its parts.",
-    epilog=options.example("tokenmill finish s3://bucket/run"),
 )
 @click.argument("directory", metavar="DIR")
-@options.storage
-@options.general
 def finish(directory: str, as_json: bool, **arguments: Any) -> None:
     """Complete a store that has all its parts: write its manifest.
 

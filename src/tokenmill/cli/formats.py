@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import click
-
 import tokenmill
 from tokenmill.cli import options
 from tokenmill.executors import terminal
@@ -15,20 +13,8 @@ from tokenmill.humanize import number
 if TYPE_CHECKING:
     from tokenmill.api.formats import FormatSpec
 
-# The keys of `--json`, in order. They are a contract.
-JSON_KEYS = (
-    *("name", "trainer", "files", "end", "dtypes", "cuts", "shard_tokens", "use", "use_val", "val", "tail"),
-    *("folders", "single", "numbered_together", "named", "most_bytes", "header_bytes", "item_bytes"),
-    *("most_documents", "sequence_tokens", "shortest_shard"),
-)
 
-
-@click.command(
-    cls=options.Command,
-    short_help="List the export formats and their trainers.",
-    epilog=options.example("tokenmill formats"),
-)
-@options.general
+@options.command("List the export formats and their trainers.", "tokenmill formats", common=options.GENERAL)
 def formats(as_json: bool) -> None:
     """List the export formats with the trainer of each."""
     specs = tokenmill.formats()
@@ -50,4 +36,4 @@ def _flat(spec: FormatSpec) -> dict[str, object]:
     values = asdict(spec)
     for group in ("defaults", "layout", "limits"):
         values |= values.pop(group)
-    return {key: values[key] for key in JSON_KEYS}
+    return values

@@ -22,18 +22,12 @@ SHOWN_TOKENS = 2000
 SHOWN_RANGES = 1000
 
 
-@click.command(
-    cls=options.Command,
-    short_help="Show a store, or one of its documents.",
-    epilog=options.example("tokenmill inspect tokens --doc 7"),
-)
+@options.command("Show a store, or one of its documents.", "tokenmill inspect tokens --doc 7")
 @click.argument("directory", metavar="DIR...", nargs=-1, required=True)
 @click.option(
     "--doc", type=int, metavar="N", help="Show document N: its tokens as text, its source and row. -1 is the last."
 )
 @click.option("--skipped", is_flag=True, help="List the skipped rows, with the reason.")
-@options.storage
-@options.general
 def inspect(directory: tuple[str, ...], doc: int | None, skipped: bool, as_json: bool) -> None:
     """Show the facts of a store, one document token by token, or the skipped rows.
 

@@ -19,61 +19,14 @@ if TYPE_CHECKING:
 SHOWN_CHARACTERS = 300
 
 
-choices = options.group(
-    click.option("--sequence-tokens", metavar="N", help="Tokens of a sequence. [default: 2048]"),
-    click.option(
-        "--batch-sequences",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Sequences of a batch, over all ranks. [default: 8]",
-    ),
-    click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the order. [default: 1337]"),
-    click.option(
-        "--val",
-        metavar="V",
-        help="Hold out a fraction of documents (0.01 or 1%) or split:NAME, as in exports. [default: none]",
-    ),
-    click.option(
-        "--split",
-        type=click.Choice(["train", "val"]),
-        default="train",
-        show_default=True,
-        help="Split to read, with --val.",
-    ),
-    click.option(
-        "--shuffle",
-        type=click.Choice(["full", "window", "none"]),
-        help="Order: of all grains, within windows of a billion tokens, or that of the store. [default: full]",
-    ),
-    click.option(
-        "--packing",
-        type=click.Choice(["concat", "best-fit"]),
-        help="Cut the stream into sequences, or fill sequences with whole documents. [default: concat]",
-    ),
-    click.option("--grain", metavar="N", help="Tokens that stay together in a shuffle. [default: 8192]"),
-)
-
-
-@click.command(
-    cls=options.Command,
-    short_help="Show training batches, and measure how fast they are read.",
-    epilog=options.example(
-        "tokenmill loader tokens --sequence-tokens 2048 --batch-sequences 512",
-        "tokenmill loader web books --val 0.01 --split val --step 100",
-    ),
+@options.command(
+    "Show training batches, and measure how fast they are read.",
+    "tokenmill loader tokens --sequence-tokens 2048 --batch-sequences 512",
+    "tokenmill loader web books --val 0.01 --split val --step 100",
+    record="TrainingOptions",
+    declared=None,
 )
 @click.argument("stores", nargs=-1, required=True, metavar="DIR...|RECIPE")
-@choices
-@click.option(
-    "--epochs", type=click.IntRange(1), metavar="N", help="Epochs of a pass, whose steps are counted. [default: 1]"
-)
-@click.option(
-    "--fields",
-    metavar="A,B,...",
-    default="input_ids,labels",
-    show_default=True,
-    help="Arrays of a batch: input_ids, labels, tokens, position_ids, cu_seqlens, document_ids, source_ids.",
-)
 @click.option(
     "--rank", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Rank whose rows are read."
 )
@@ -94,15 +47,6 @@ choices = options.group(
     metavar="S",
     help="Time of the measurement; 0 for none.",
 )
-@click.option(
-    "--prefetch",
-    metavar="SIZE",
-    default="256MB",
-    show_default=True,
-    help="Memory for batches that are fetched ahead from an object store.",
-)
-@options.storage
-@options.general
 def loader(stores: tuple[str, ...], step: int, seconds: float, as_json: bool, **arguments: Any) -> None:
     """Show the batch of a step as text, and measure how many tokens a second one process reads.
 

@@ -10,28 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import tokenmill
-from tokenmill.cli import loader, options, output
+from tokenmill.cli import options, output
 from tokenmill.executors import progress_bar, terminal
 
 if TYPE_CHECKING:
     from tokenmill.results import LocateResult
 
 SHOWN_DOCUMENTS = 20
+# The default of --context.
+CONTEXT_TOKENS = 40
 
 
-class TokenPosition(click.ParamType[int]):
-    """A number from 0 on, with or without the commas that tokenmill prints."""
-
-    name = "integer"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number, or raise click's own error."""
-        if isinstance(value, str):
-            value = value.replace(",", "").replace("_", "")
-        return int(click.IntRange(0).convert(value, param, ctx))
-
-
-class DirectoryOrPosition(TokenPosition):
+class DirectoryOrPosition(options.TokenPosition):
     """Another store, or a token. A number is a token: write ./2026 for a store of that name."""
 
     name = "text"
@@ -43,42 +33,17 @@ class DirectoryOrPosition(TokenPosition):
         return super().convert(value, param, ctx) if is_number else value
 
 
-@click.command(
-    cls=options.Command,
-    short_help="Find the document of a token, or the reverse.",
-    epilog=options.example(
-        "tokenmill locate tokens 81234567",
-        "tokenmill locate tokens/llmc/fineweb_train_000003.bin 81234567",
-        "tokenmill locate tokens --source data/000.parquet --row 1234",
-        "tokenmill locate tokens --step 12345 --row 7 --position 1000 --batch-sequences 512",
-    ),
+@options.command(
+    "Find the document of a token, or the reverse.",
+    "tokenmill locate tokens 81234567",
+    "tokenmill locate tokens/llmc/fineweb_train_000003.bin 81234567",
+    "tokenmill locate tokens --source data/000.parquet --row 1234",
+    "tokenmill locate tokens --step 12345 --row 7 --position 1000 --batch-sequences 512",
+    record="LocateOptions",
+    declared=None,
 )
 @click.argument("where", metavar="DIR|SHARD", nargs=1)
 @click.argument("tokens", metavar="[DIR]... [TOKEN] [TOKEN2]", nargs=-1, type=DirectoryOrPosition())
-@click.option("--source", metavar="FILE", help="Find a document of this source file, given by --row or --byte.")
-@click.option(
-    "--row",
-    type=TokenPosition(),
-    metavar="N",
-    help="Row of the document in its source. With --step: row of the batch.",
-)
-@click.option(
-    "--byte", type=TokenPosition(), metavar="N", help="Byte at which the document starts, in text and JSON Lines."
-)
-@click.option("--store", multiple=True, metavar="DIR", help="Store of SHARD, if SHARD is not inside it; repeatable.")
-@click.option(
-    "--context",
-    type=click.IntRange(0),
-    default=40,
-    show_default=True,
-    metavar="N",
-    help="Tokens to show before and after.",
-)
-@click.option("--step", type=TokenPosition(), metavar="N", help="Find a token of a training batch: its step, from 0.")
-@click.option("--position", type=TokenPosition(), metavar="P", help="Position of the token in row --row of the batch.")
-@loader.choices
-@options.storage
-@options.general
 def locate(where: str, tokens: tuple[Any, ...], as_json: bool, **arguments: Any) -> None:
     """Find the source file, row and text of a token. With --source and --row or --byte, find a document's tokens.
 
@@ -96,7 +61,7 @@ def locate(where: str, tokens: tuple[Any, ...], as_json: bool, **arguments: Any)
         terminal.echo_json(result)
     elif len(result.documents) == 1:
         output.print_lines(_one(result))
-        _print_text(result, arguments["context"])
+        _print_text(result, arguments.get("context", CONTEXT_TOKENS))
     else:
         output.print_lines(_several(result))
 

@@ -16,15 +16,12 @@ if TYPE_CHECKING:
     from tokenmill.results import MixResult, MixStage
 
 
-@click.command(
-    cls=options.Command,
-    short_help="Show what a recipe comes to, or what differs between two.",
-    epilog=options.example(
-        "tokenmill mix recipe.toml",
-        "tokenmill mix recipe.toml --html recipe.html",
-        "tokenmill mix recipe.toml changed.toml --step 12000",
-        "tokenmill mix recipe.toml --print megatron --stage 1 > blend.txt",
-    ),
+@options.command(
+    "Show what a recipe comes to, or what differs between two.",
+    "tokenmill mix recipe.toml",
+    "tokenmill mix recipe.toml --html recipe.html",
+    "tokenmill mix recipe.toml changed.toml --step 12000",
+    "tokenmill mix recipe.toml --print megatron --stage 1 > blend.txt",
 )
 @click.argument("recipe", metavar="RECIPE")
 @click.argument("other", metavar="[RECIPE2]", required=False)
@@ -42,8 +39,6 @@ if TYPE_CHECKING:
 @click.option(
     "--stage", type=click.IntRange(1), metavar="N", help="The stage that --print writes, if there are several."
 )
-@options.storage
-@options.general
 def mix(
     recipe: str,
     other: str | None,

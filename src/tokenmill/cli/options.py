@@ -7,15 +7,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import partial
-from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar
 
 import click
 
 from tokenmill.errors import PYTHON_NAMES
 from tokenmill.executors import terminal
 from tokenmill.system import storage_settings
-from tokenmill.system.arguments import Option, types_of
+from tokenmill.system.arguments import Option, choices_of, types_of
 from tokenmill.system.limits import require_limits
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -23,6 +22,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # With more options than these, help puts them under headings.
 MAX_FLAT = 12
 HEADINGS = {
+    "Training batches": "",
+    "Dataset card": "--card --name --license --description --creator --url --published",
     "Text and tokenizer": "--tokenizer",
     **dict.fromkeys(("Columns", "Selection"), ""),
     "Output": "--out --print-job",
@@ -30,12 +31,6 @@ HEADINGS = {
     "Storage": "--endpoint --region --allow-http --cache",
     "General": "--json --quiet --debug --help --help-all",
 }
-# The first heading of a command about training batches, some of whose options other commands have, too.
-BATCHES = "Training batches"
-BATCH_OPTIONS = "--step --position --sequence-tokens --batch-sequences --seed --val --split --shuffle --packing --grain"
-# The first heading of a command that writes a dataset card. Exports have a --name, too.
-CARD = "Dataset card"
-CARD_OPTIONS = "--card --name --license --description --creator --url --published"
 REST = "Options"
 # What a terminal shows while a command imports its libraries; most commands open a store.
 STATUS = {
@@ -66,10 +61,16 @@ class Command(click.Command):
     checks_limits = True
 
     def __init__(
-        self, *arguments: Any, record: str = "PrepareOptions", declared: Sequence[str] | None = (), **attributes: Any
+        self,
+        *arguments: Any,
+        common: Sequence[click.Option] = (),
+        record: str = "PrepareOptions",
+        declared: Sequence[str] | None = (),
+        **attributes: Any,
     ) -> None:
         self._declare: Callable[[], list[DeclaredOption]] | None = partial(_declared_options, record, declared)
         super().__init__(*arguments, **attributes)
+        self._params += common
 
     @property
     def params(self) -> list[click.Parameter]:
@@ -120,8 +121,23 @@ def _seed(text: str) -> int:
         raise click.BadParameter(f"{text!r} is not a seed. Give a whole number: --shuffle 1337.") from None
 
 
-# The types of options whose values are explained.
-TYPES = {"shuffle": _seed}
+class TokenPosition(click.ParamType[int]):
+    """A number from 0 on, with or without the commas that tokenmill prints."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number, or raise click's own error."""
+        if isinstance(value, str):
+            value = value.replace(",", "").replace("_", "")
+        return int(click.IntRange(0).convert(value, param, ctx))
+
+
+# The types of options whose values are explained, or that take more spellings.
+TYPES: dict[str, Any] = {
+    "shuffle": _seed,
+    **dict.fromkeys(("row", "byte", "step", "position"), TokenPosition()),
+}
 
 
 class DeclaredOption(click.Option):
@@ -132,8 +148,7 @@ class DeclaredOption(click.Option):
     def __init__(self, field: Field[Any], hint: Any) -> None:
         about: Option = field.metadata["option"]
         self.heading = about.heading
-        kinds = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
-        choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
+        choices = choices_of(hint)
         number = click.IntRange(about.least) if about.least is not None else TYPES.get(field.name)
         flag = next((flag for flag, name in PYTHON_NAMES.items() if name == field.name), field.name.replace("_", "-"))
         default = about.unset or (field.default if field.default not in {None, (), False, MISSING} else "")
@@ -141,7 +156,7 @@ class DeclaredOption(click.Option):
         super().__init__(
             [f"--{flag}", field.name, *([f"-{about.short}"] if about.short else [])],
             type=click.Choice(choices) if choices else number,
-            is_flag=bool in kinds,
+            is_flag=hint is bool,
             multiple=about.repeatable,
             required=field.default is MISSING,
             default=None,
@@ -182,24 +197,15 @@ def sections(command: click.Command, context: click.Context) -> dict[str, list[c
     options = [param for param in command.get_params(context) if isinstance(param, click.Option) and not param.hidden]
     if len(options) <= MAX_FLAT:
         return {REST: options}
-    is_about_batches = any("--batch-sequences" in option.opts for option in options)
-    headings = {BATCHES: BATCH_OPTIONS, **HEADINGS} if is_about_batches else HEADINGS
-    if any("--card" in option.opts for option in options):
-        headings = {CARD: CARD_OPTIONS, **headings}
-    by_heading: dict[str, list[click.Option]] = {heading: [] for heading in (REST, *headings)}
+    by_heading: dict[str, list[click.Option]] = {heading: [] for heading in (REST, *HEADINGS)}
     for option in options:
         name = max(option.opts, key=len)
-        own = option.heading if isinstance(option, DeclaredOption) else REST
-        by_heading[next((heading for heading, names in headings.items() if name in names.split()), own)].append(option)
+        named = next((heading for heading, names in HEADINGS.items() if name in names.split()), REST)
+        by_heading[option.heading if isinstance(option, DeclaredOption) else named].append(option)
     common = COMMON.get(command.name or "", "").split()
     for section in by_heading.values():
         section.sort(key=lambda option: common.index(option.opts[0]) if option.opts[0] in common else len(common))
     return {heading: section for heading, section in by_heading.items() if section}
-
-
-def example(*commands: str) -> str:
-    """The end of a command's help."""
-    return "\n  ".join(["\b\nExample:", *commands])
 
 
 def unescape(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
@@ -214,46 +220,35 @@ def _remember_setting(context: click.Context, parameter: click.Parameter, value:
     context.meta.setdefault(_SETTINGS, {})[parameter.name or ""] = value
 
 
-def group(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """Several options as one decorator."""
-
-    def decorate(function: Function) -> Function:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-card = group(
-    click.option("--card", metavar="DIR", help="Write a dataset card here: README.md and croissant.json."),
-    click.option("--name", metavar="NAME", help="Name of the dataset. [default: the last DIR's name]"),
-    click.option("--license", metavar="ID", help="License: an id of the Hub, such as odc-by, or the URL of its text."),
-    click.option("--description", metavar="TEXT", help="Description of the dataset. [default: its counts]"),
-    click.option("--creator", metavar="NAME", help="Organization that made the dataset."),
-    click.option("--url", metavar="URL", help="Web address of the dataset."),
-    click.option("--published", metavar="DATE", help="Date of publication, such as 2026-11-17."),
+CARD = (
+    click.Option(["--card"], metavar="DIR", help="Write a dataset card here: README.md and croissant.json."),
+    click.Option(["--name"], metavar="NAME", help="Name of the dataset. [default: the last DIR's name]"),
+    click.Option(
+        ["--license"], metavar="ID", help="License: an id of the Hub, such as odc-by, or the URL of its text."
+    ),
+    click.Option(["--description"], metavar="TEXT", help="Description of the dataset. [default: its counts]"),
+    click.Option(["--creator"], metavar="NAME", help="Organization that made the dataset."),
+    click.Option(["--url"], metavar="URL", help="Web address of the dataset."),
+    click.Option(["--published"], metavar="DATE", help="Date of publication, such as 2026-11-17."),
 )
-# The parameters of a card's options.
-CARD_FIELDS = ("card", "name", "license", "description", "creator", "url", "published")
 
-storage = group(
-    click.option(
-        "--endpoint",
+STORAGE = (
+    click.Option(
+        ["--endpoint"],
         metavar="URL",
         expose_value=False,
         callback=_remember_setting,
         help="Address of an S3-compatible server. [default: AWS_ENDPOINT_URL, or Amazon]",
     ),
-    click.option(
-        "--region",
+    click.Option(
+        ["--region"],
         metavar="NAME",
         expose_value=False,
         callback=_remember_setting,
         help="Region of the bucket. [default: AWS_REGION, or the profile's]",
     ),
-    click.option(
-        "--allow-http",
+    click.Option(
+        ["--allow-http"],
         is_flag=True,
         default=None,
         expose_value=False,
@@ -262,8 +257,8 @@ storage = group(
     ),
 )
 
-cache = click.option(
-    "--cache",
+CACHE = click.Option(
+    ["--cache"],
     metavar="DIR",
     expose_value=False,
     callback=_remember_setting,
@@ -280,27 +275,33 @@ def quiet() -> bool:
     return bool(click.get_current_context().meta.get(_QUIET))
 
 
-general = group(
-    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
-    click.option(
-        "--quiet",
-        "-q",
+GENERAL = (
+    click.Option(["--json", "as_json"], is_flag=True, help="Print the result as JSON."),
+    click.Option(
+        ["--quiet", "-q"],
         is_flag=True,
         expose_value=False,
         callback=_remember_quiet,
         help="Show no progress; the summary stays.",
     ),
-    click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails."),
+    click.Option(["--debug"], is_flag=True, expose_value=False, help="Show a traceback when something fails."),
 )
 
-# The arguments and options of `prepare` and `plan` that are not declared in their record.
-sources = group(
-    click.argument("sources", nargs=-1, metavar="SOURCE..."),
-    click.option("--print-job", is_flag=True, help="Print these options as a file for --job, and exit."),
-    storage,
-    cache,
-    general,
-)
+# The options of `prepare` and `plan` that are not declared in their record.
+PRINT_JOB = click.Option(["--print-job"], is_flag=True, help="Print these options as a file for --job, and exit.")
+OF_SOURCES = (PRINT_JOB, *STORAGE, CACHE, *GENERAL)
+
+
+def command(
+    short_help: str,
+    *examples: str,
+    cls: type[Command] = Command,
+    common: Sequence[click.Option] = (*STORAGE, *GENERAL),
+    **attributes: Any,
+) -> Callable[[Callable[..., Any]], Command]:
+    """A command with the options that others have, too, and examples at the end of its help."""
+    epilog = "\n  ".join(["\b\nExample:", *examples])
+    return click.command(cls=cls, short_help=short_help, epilog=epilog, common=common, **attributes)
 
 
 def with_job(given: dict[str, Any], print_job: bool, needed: Sequence[str]) -> dict[str, Any]:

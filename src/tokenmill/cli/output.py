@@ -13,6 +13,8 @@ from tokenmill.executors.terminal import Styled
 from tokenmill.humanize import count, escape_control_characters, wrap
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from tokenmill.results import ControlTokens, Estimate
 
 Result = TypeVar("Result")
@@ -116,3 +118,15 @@ def between(estimate: Estimate, shown: Callable[[float], str]) -> str:
 def token_id(token: int | None, spelling: str | None = None) -> str:
     """A bos or eot token, which may be absent, with its spelling if it is known."""
     return "none" if token is None else f"{token} {spelling or ''}".rstrip()
+
+
+def table(texts: Iterable[str], figures: Iterable[str]) -> Table:
+    """A table without lines: columns of text, then columns of figures."""
+    from rich.table import Table  # noqa: PLC0415 - heavy
+
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in texts:
+        shown.add_column(heading, no_wrap=True)
+    for heading in figures:
+        shown.add_column(heading, justify="right", no_wrap=True)
+    return shown

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from tokenmill.results import PlanResult
 
 
-@click.command(
-    cls=options.Command,
+@options.command(
+    "Estimate what `prepare` will do and need.",
+    "tokenmill plan data/*.parquet --tokenizer gpt2 --to nanogpt",
     declared=None,
-    short_help="Estimate what `prepare` will do and need.",
-    epilog=options.example("tokenmill plan data/*.parquet --tokenizer gpt2 --to nanogpt"),
+    common=options.OF_SOURCES,
 )
-@options.sources
+@click.argument("sources", nargs=-1, metavar="SOURCE...")
 def plan(print_job: bool, as_json: bool, **given: Any) -> None:
     """Estimate the units, bytes, tokens, disk space and time of `prepare`. Nothing is written.
 

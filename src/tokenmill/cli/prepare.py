@@ -18,17 +18,15 @@ if TYPE_CHECKING:
 MIN_MEASURED_BYTES = 100_000
 
 
-@click.command(
-    cls=options.Command,
+@options.command(
+    "Tokenize sources into a store, and export it.",
+    "tokenmill prepare data/*.parquet --tokenizer gpt2 --out tokens",
+    "tokenmill prepare data/*.jsonl -t gpt2 --to nanogpt --val 0.01 --out tokens",
+    "tokenmill prepare fineweb-edu --version 10B -t gpt2 --out s3://bucket/run",
     declared=None,
-    short_help="Tokenize sources into a store, and export it.",
-    epilog=options.example(
-        "tokenmill prepare data/*.parquet --tokenizer gpt2 --out tokens",
-        "tokenmill prepare data/*.jsonl -t gpt2 --to nanogpt --val 0.01 --out tokens",
-        "tokenmill prepare fineweb-edu --version 10B -t gpt2 --out s3://bucket/run",
-    ),
+    common=options.OF_SOURCES,
 )
-@options.sources
+@click.argument("sources", nargs=-1, metavar="SOURCE...")
 def prepare(print_job: bool, as_json: bool, **given: Any) -> None:
     """Tokenize sources into a store. With --to, also export the store.
 

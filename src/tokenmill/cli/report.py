@@ -9,34 +9,23 @@ import click
 
 import tokenmill
 from tokenmill.cli import options, output, stats, workers
-from tokenmill.errors import UsageError
-from tokenmill.executors import terminal
 
 if TYPE_CHECKING:
     from tokenmill.results import ReportResult
 
-STANDARD_OUTPUT = "-"
 
-
-@click.command(
-    cls=options.Command,
+@options.command(
+    "Write an HTML page with charts of a store and its run.",
+    "tokenmill report tokens --by language",
+    "tokenmill report s3://bucket/run --out run.html",
+    "tokenmill report tokens --card tokens --license odc-by",
     declared=("workers", "memory"),
-    short_help="Write an HTML page with charts of a store and its run.",
-    epilog=options.example(
-        "tokenmill report tokens --by language",
-        "tokenmill report s3://bucket/run --out run.html",
-        "tokenmill report tokens --card tokens --license odc-by",
-    ),
+    common=(*options.CARD, *options.STORAGE, *options.GENERAL),
 )
 @click.argument("directory", metavar="DIR...", nargs=-1, required=True)
 @stats.by_column
-@click.option(
-    "--out", "-o", metavar="FILE", help="File of the page; - prints it. [default: report.html in the last DIR]"
-)
-@options.card
-@options.storage
-@options.general
-def report(directory: tuple[str, ...], out: str | None, as_json: bool, **arguments: Any) -> None:
+@click.option("--out", "-o", metavar="FILE", help="File of the page. [default: report.html in the last DIR]")
+def report(directory: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     """Write an HTML page with charts of a store and its run.
 
     The page is one file without scripts and needs no network. The command reads all parts once. With --by, it also
@@ -47,19 +36,8 @@ def report(directory: tuple[str, ...], out: str | None, as_json: bool, **argumen
     """
     from tokenmill.analysis import PRELOAD  # noqa: PLC0415 - after click has checked the options
 
-    if out == STANDARD_OUTPUT and as_json:
-        raise UsageError("--out - cannot be used with --json", "Use one of them.")
-    if out == STANDARD_OUTPUT and any(arguments[name] is not None for name in options.CARD_FIELDS):
-        raise UsageError("--out - cannot be used with --card", "Use one of them.")
     with workers.start_workers(PRELOAD) as executor:
-        arguments |= {"reporter": workers.reporter(), "executor": executor}
-        if out == STANDARD_OUTPUT:
-            from tokenmill.analysis.html import render  # noqa: PLC0415 - heavy
-
-            counted = {name: value for name, value in arguments.items() if name not in options.CARD_FIELDS}
-            terminal.echo(render(tokenmill.stats(directory, **counted)), nl=False)
-            return
-        result = tokenmill.report(directory, out=out, **arguments)
+        result = tokenmill.report(directory, **arguments, reporter=workers.reporter(), executor=executor)
     if not as_json:
         output.separate_from_progress()
     output.show(result, as_json, _lines)

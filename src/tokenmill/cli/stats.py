@@ -28,16 +28,14 @@ by_column = click.option(
 )
 
 
-@click.command(
-    cls=options.Command,
+@options.command(
+    "Show lengths, sources and frequent tokens of a store.",
+    "tokenmill stats tokens --by language",
+    "tokenmill stats tokens-2025 tokens-2026",
     declared=("workers", "memory"),
-    short_help="Show lengths, sources and frequent tokens of a store.",
-    epilog=options.example("tokenmill stats tokens --by language", "tokenmill stats tokens-2025 tokens-2026"),
 )
 @click.argument("directory", metavar="DIR...", nargs=-1, required=True)
 @by_column
-@options.storage
-@options.general
 def stats(directory: tuple[str, ...], as_json: bool, **arguments: Any) -> None:
     """Count the tokens, lengths, vocabulary, sources and duplicates of a store, and summarize its run.
 

@@ -17,15 +17,13 @@ if TYPE_CHECKING:
     from tokenmill.results import StatusResult
 
 
-@click.command(
-    cls=options.Command,
-    short_help="Show the progress of a run.",
-    epilog=options.example("tokenmill status tokens", "tokenmill status s3://bucket/run --endpoint https://host:9000"),
+@options.command(
+    "Show the progress of a run.",
+    "tokenmill status tokens",
+    "tokenmill status s3://bucket/run --endpoint https://host:9000",
 )
 @click.argument("directory", metavar="DIR")
 @click.option("--watch", is_flag=True, help="Update every second (in a bucket: every five) until the run ends.")
-@options.storage
-@options.general
 def status(directory: str, watch: bool, as_json: bool) -> None:
     """Show the progress of a run, which may be in another process or on other machines."""
     from tokenmill.api.status import StatusWatch  # noqa: PLC0415 - heavy

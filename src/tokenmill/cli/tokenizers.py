@@ -21,13 +21,13 @@ MIN_COLUMNS = 40
 WIDE_COLUMNS = 100
 
 
-@click.command(
-    cls=options.Command,
-    short_help="List the known tokenizers, or show one.",
-    epilog=options.example("tokenmill tokenizers", "tokenmill tokenizers Qwen/Qwen3-8B"),
+@options.command(
+    "List the known tokenizers, or show one.",
+    "tokenmill tokenizers",
+    "tokenmill tokenizers Qwen/Qwen3-8B",
+    common=options.GENERAL,
 )
 @click.argument("name", required=False, metavar="[T]")
-@options.general
 def tokenizers(name: str | None, as_json: bool) -> None:
     """List the families of tokenizers that were compared with their reference: engine, speed, end and begin token.
 

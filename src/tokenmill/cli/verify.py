@@ -15,11 +15,8 @@ if TYPE_CHECKING:
     from tokenmill.results import VerifyResult
 
 
-@click.command(
-    cls=options.Command,
-    declared=("workers", "on"),
-    short_help="Check a store or an export, byte by byte.",
-    epilog=options.example("tokenmill verify tokens --sample 0.01"),
+@options.command(
+    "Check a store or an export, byte by byte.", "tokenmill verify tokens --sample 0.01", declared=("workers", "on")
 )
 @click.argument("directory", metavar="DIR...", nargs=-1, required=True)
 @click.option(
@@ -30,8 +27,6 @@ if TYPE_CHECKING:
     help="Also tokenize this fraction of the documents with the reference engine, and compare the tokens.",
 )
 @click.option("--all", "every", is_flag=True, help="The same with every document.")
-@options.storage
-@options.general
 def verify(directory: tuple[str, ...], every: bool, as_json: bool, **arguments: Any) -> None:
     """Check the checksums of a store or an export. With --sample or --all, compare the tokens with the sources.
 

@@ -42,14 +42,14 @@ def printable(text: str) -> str:
 
 
 def echo(*spans: str | Styled, err: bool = False, nl: bool = True) -> None:
-    """Print text, without colors if the stream is not a terminal."""
+    """Print text, without colors if the stream is not a terminal or the user wants none (NO_COLOR)."""
     import click  # noqa: PLC0415 - not for callers of the library
 
     clear_status()
     texts = [
         printable(span) if isinstance(span, str) else click.style(printable(span.text), **span.style) for span in spans
     ]
-    click.echo("".join(texts), err=err, nl=nl)
+    click.echo("".join(texts), err=err, nl=nl, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def echo_json(record: Any) -> None:

@@ -81,22 +81,20 @@ def trainer_usage(job: ExportJob, folder: Folder, splits: Splits) -> str:
         return ""
     spec = find_format(job.format).SPEC
     files = {split: sorted({record.files[0].name for record in records}) for split, records in splits.items()}
+    prefixes = {split: [os.path.splitext(folder.path(name))[0] for name in names] for split, names in files.items()}
+    for stems in prefixes.values():
+        if len(stems) > MAX_PREFIXES:
+            stems[1:-1] = ["..."]
     template = spec.use_val if "val" in splits and spec.use_val else spec.use
     return template.format(
         directory=folder.root,
         train_folder=folder.path(split_folder(job, "train") or "."),
         token_bytes=np.dtype(job.dtype).itemsize,
         **{split: folder.path(_glob(names)) for split, names in files.items()},
-        **{f"{split}_prefix": _prefixes([*map(folder.path, names)]) for split, names in files.items()},
+        **{f"{split}_prefix": " ".join(stems) for split, stems in prefixes.items()},
     )
 
 
 def _glob(files: Sequence[str]) -> str:
     """Return the only file of a split, or a pattern for several: their names differ in the last number."""
     return files[0] if len(files) == 1 else re.sub(r"\d+(?=\D*$)", "*", files[0])
-
-
-def _prefixes(paths: Sequence[str]) -> str:
-    """Return the paths without their extensions."""
-    stems = [os.path.splitext(path)[0] for path in paths]
-    return " ".join(stems if len(stems) <= MAX_PREFIXES else [stems[0], "...", stems[-1]])

@@ -10,7 +10,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -63,18 +63,6 @@ class DocumentTable:
             return cls(np.empty(0, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint64))
         columns = zip(*((table.lengths, table.source, table.row) for table in tables), strict=True)
         return cls(*map(np.concatenate, columns))
-
-
-class DocumentRange(Protocol):
-    """The documents of some blocks of a stream."""
-
-    origins: DocumentTable
-
-    def batches(self, start: int, stop: int, batch_bytes: int) -> Iterator[TokenArray]:
-        """Yield the tokens of documents [start, stop) in batches of about `batch_bytes`."""
-
-    def columns(self, start: int, stop: int) -> pa.Table:
-        """Return the kept columns of documents [start, stop)."""
 
 
 def take_documents(chunks: Sequence[tuple[TokenArray, Counts]], indices: Counts) -> TokenArray:
@@ -255,3 +243,7 @@ class SortedRunDocuments:
 
         chunks = list(prefetch_map(self.folder, read_run, present.tolist(), PREFETCH_RUNS))
         return chunks, index - first[run] + before[run]
+
+
+# The documents of some blocks of a stream.
+DocumentRange = PartDocuments | SortedRunDocuments

@@ -317,7 +317,9 @@ def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
         if publish_new(folder, EXPORT, layout.json_bytes(export)):
             return export
         before = read_frozen(folder)  # another machine published first
-    if before is None or (before.job != export.job and _is_replaceable(folder)):
+    # In an object store, another machine may be about to write a shard.
+    has_shards = folder.is_remote or is_begun(folder) or bool(folder.names(RECORDS))
+    if before is None or (before.job != export.job and not has_shards):
         for directory in (RUNS, RECORDS):
             folder.remove(directory)
         layout.publish_json(folder, EXPORT, export)
@@ -362,8 +364,3 @@ def _free_directory(stores: Sequence[str], format_name: str) -> str:
     first = f"{parent}{slash}{shown}-{format_name}"
     tried = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
     return next(directory for directory in tried if not folder_at(directory).exists(EXPORT))
-
-
-def _is_replaceable(folder: Folder) -> bool:
-    """Return whether an export surely has no shard. In an object store another machine may be about to write one."""
-    return not folder.is_remote and not is_begun(folder) and not folder.names(RECORDS)

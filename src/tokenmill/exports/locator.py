@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tokenmill.errors import USAGE, JobChanged, StoreError, UsageError
 from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.formats import FORMATS
-from tokenmill.exports.job import EXPORT, STATE, exports_in, is_begun, is_complete, left_out_changes, stores_digest
+from tokenmill.exports.job import EXPORT, STATE, is_begun, is_complete, left_out_changes, stores_digest
 from tokenmill.exports.shards import SplitAndShuffle
 from tokenmill.exports.trace import ExportIndex, ShardLocation, in_store, no_tokens
 from tokenmill.humanize import Readable
@@ -81,21 +81,18 @@ class LocatedDocument(Readable, msgspec.Struct, frozen=True, kw_only=True):
         return ("byte", self.byte) if self.byte is not None else ("row", self.row or 0)
 
 
-def find_folder(where: str, stores: Sequence[str]) -> tuple[Folder, str | None]:
+def find_folder(where: str) -> tuple[Folder, str | None]:
     """Return the store or export at a path, or the export above it and the name of the file in it."""
     path = absolute(where)
     for candidate in dict.fromkeys([path, resolved(path)]):
         if match := _above(candidate):
-            return match
-    for store in stores:
-        if match := _copied(path, store):
             return match
     if not scheme(path) and not os.path.lexists(path):
         raise StoreError(f"no such store or file: {where}", *did_you_mean(path), exit_code=USAGE)
     raise StoreError(
         f"{where} is neither a tokenmill store nor a file of an export",
         f"An export has a directory {STATE}, which describes its files. Name the file beside it.",
-        "For a copy of such a file, name the store that it was exported from: --store DIR.",
+        "For a copy of such a file, name the original.",
         exit_code=USAGE,
     )
 
@@ -112,19 +109,6 @@ def _above(path: str) -> tuple[Folder, str | None] | None:
         name = f"{last}/{name}" if name else last
         if not path or path.endswith("/"):
             break
-    return None
-
-
-def _copied(path: str, store: str) -> tuple[Folder, str] | None:
-    """Return the export of a store that a file outside is a copy of, and the file of the export."""
-    parent, _, last = path.rpartition("/")
-    beside, inside = folder_at(parent), folder_at(absolute(store))
-    if not beside.exists(last):
-        return None
-    for name in exports_in(inside):
-        folder = folder_at(inside.path(name))
-        if is_complete(folder) and (same := ExportIndex(folder).find_copy(beside, last)) is not None:
-            return folder, same
     return None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -57,7 +56,6 @@ class ExportRequest:
 def make_export_request(options: ExportOptions, tokenizer: TokenizerSpec) -> ExportRequest:
     """Check the options against the format and the tokenizer. This needs no store."""
     spec = find_format(options.to).SPEC
-    tail = _one_of("--tail", options.tail, Tail, spec.defaults.tail)
     _check_name(spec, options.name)
     if options.shuffle is not None and not 0 <= options.shuffle < 1 << 64:
         raise UsageError(f"--shuffle {options.shuffle} is not a seed", "Give a whole number from 0 to 2^64 - 1.")
@@ -69,10 +67,10 @@ def make_export_request(options: ExportOptions, tokenizer: TokenizerSpec) -> Exp
         options=options,
         spec=spec,
         dtype=_dtype(spec, options.dtype, tokenizer),
-        end=_one_of("--eot-position", options.eot_position, EndTokenPosition, spec.defaults.end),
+        end=options.eot_position or spec.defaults.end,
         val=parse_val(options.val, spec.defaults.val),
         shard_tokens=None if spec.layout.single else tokens or spec.defaults.shard_tokens,
-        tail=tail,
+        tail=options.tail or spec.defaults.tail,
         sequence_tokens=sequence or spec.defaults.sequence_tokens,
         columns=_columns(spec, options.columns),
         with_columns=_with_columns(spec, options.columns, column_names(options.with_columns, "with_columns") or ()),
@@ -206,14 +204,6 @@ def _tokens(option: str, value: str | int | None) -> int | None:
     if tokens < 1:
         raise UsageError(f"{option} must be at least 1")
     return tokens
-
-
-def _one_of(option: str, value: str | None, choices: Any, default: Any) -> Any:
-    if value is None:
-        return default
-    if value not in get_args(choices):
-        raise UsageError(f"{option} cannot be {value!r}", f"choices      {', '.join(get_args(choices))}")
-    return value
 
 
 def _check(request: ExportRequest) -> None:

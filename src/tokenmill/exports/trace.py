@@ -7,7 +7,6 @@ finds a document, so only a few records are read.
 from __future__ import annotations
 
 import bisect
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -24,7 +23,6 @@ from tokenmill.exports.job import EXPORT, ExportJob, is_complete, manifest_file,
 from tokenmill.exports.shards import TRAIN, VAL, Counts, SplitAndShuffle
 from tokenmill.humanize import Readable
 from tokenmill.storage import Folder
-from tokenmill.storage.checksum import xxh3_of
 
 # Files that an error message lists.
 MAX_NAMED_FILES = 10
@@ -147,20 +145,6 @@ class ExportIndex:
             return np.full(len(self._manifest), TRAIN)
         held_out = pc.equal(self._manifest["split"], "val").to_numpy(zero_copy_only=False)
         return np.where(held_out, VAL, TRAIN)
-
-    def find_copy(self, beside: Folder, name: str) -> str | None:
-        """Return the file of the export, in any directory, that this file outside of it is a copy of.
-
-        Name, size and the checksum of the first bytes have to agree: other exports have files of that name and size.
-        """
-        files = self._manifest["files"].combine_chunks().flatten()
-        paths, sizes, checksums = (pc.struct_field(files, field) for field in ("name", "bytes", "xxh3"))
-        for path in pc.unique(paths.filter(pc.match_substring_regex(paths, f"(^|/){re.escape(name)}$"))).to_pylist():
-            in_file = pc.equal(paths, path)
-            size, first = pc.sum(sizes.filter(in_file)).as_py(), sizes.filter(in_file)[0].as_py()
-            if beside.size(name) == size and xxh3_of(beside, name, 0, first) == checksums.filter(in_file)[0].as_py():
-                return str(path)
-        return None
 
     def _check_size(self, shards: Counts) -> None:
         """Raise if a file has another size than in the manifest. A file that was moved away is not checked."""

@@ -78,20 +78,18 @@ def discover(
     search = _SourceSearch(StoreGuard(out), kind, None if splits is None else SplitSearch(splits))
     for pattern in patterns:
         search.add(pattern)
-    if not search.files:
+    if not search.sources:
         raise _nothing_found("no source given", search.ignored.build([]))
-    paths = [file.path for file in search.files]
+    paths = [file.path for file, _, _ in search.sources]
     notes = () if search.splits is None else search.splits.finish()
-    return Discovery(_table(search.files, search.kinds, search.split_names), search.ignored.build(paths), notes)
+    return Discovery(_table(search.sources), search.ignored.build(paths), notes)
 
 
 class _SourceSearch:
     """Collects the sources of all arguments; a file that an earlier argument named is not taken again."""
 
     def __init__(self, guard: StoreGuard, kind: str | None, splits: SplitSearch | None) -> None:
-        self.files: list[storage.FileInfo] = []
-        self.kinds: list[str] = []
-        self.split_names: list[str | None] = []
+        self.sources: list[tuple[storage.FileInfo, str, str | None]] = []
         self.splits = splits
         self.ignored = IgnoredBuilder()
         self._guard = guard
@@ -116,9 +114,7 @@ class _SourceSearch:
             chosen = self.splits.choose(listing, sources, declared)
             sources, split_of = [source for source, _ in chosen], {file.path: split for (file, _), split in chosen}
         added = sources if self._kind else self._without_repeated(sources)
-        self.files += [file for file, _ in added]
-        self.kinds += [kind for _, kind in added]
-        self.split_names += [split_of.get(file.path) for file, _ in added]
+        self.sources += [(file, kind, split_of.get(file.path)) for file, kind in added]
 
     def _of_known_kind(self, listing: storage.Listing, endings: tuple[str, ...]) -> list[Source]:
         """The files of a listing that are sources, in natural order, each with its kind.
@@ -226,7 +222,8 @@ def _nothing_found(headline: str, ignored: Ignored) -> SourceError:
     return SourceError(headline, *details, "Name files, directories or globs that hold text.")
 
 
-def _table(files: list[storage.FileInfo], kinds: list[str], splits: list[str | None]) -> pa.Table:
+def _table(sources: list[tuple[storage.FileInfo, str, str | None]]) -> pa.Table:
+    files, kinds, splits = zip(*sources, strict=True)
     try:
         paths = pa.array([file.path for file in files], pa.string())
     except UnicodeEncodeError as error:

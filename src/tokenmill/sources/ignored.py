@@ -50,14 +50,11 @@ class Ignored(Readable, msgspec.Struct, frozen=True):
             "stores": "not read, because it is a token store",
             "repeated": "read once",
         }
-        files = [f"not read: {self.files_note()}"] if self.files else []
+        endings = ", ".join(f"{number:,} {ending}" for ending, number in self.endings.items())
+        others = f"not read: {count(self.files, 'file')} with other endings ({endings}), such as {self.example}"
+        files = [others] if self.files else []
         found = {kind: getattr(self, kind) for kind in lists}
         return files + [f"{lists[kind]}: {self._first_paths(kind, paths)}" for kind, paths in found.items() if paths]
-
-    def files_note(self) -> str:
-        """The files with unknown extensions in one line."""
-        endings = ", ".join(f"{number:,} {ending}" for ending, number in self.endings.items())
-        return f"{count(self.files, 'file')} with other endings ({endings}), such as {self.example}"
 
     def _first_paths(self, kind: str, paths: Sequence[str]) -> str:
         more = self.counts[kind] - len(paths[:PATHS_PER_NOTE])

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from tokenmill.errors import USAGE, RunFailed, SourceError, UsageError
 from tokenmill.humanize import count
 from tokenmill.sources import catalog
+from tokenmill.sources.catalog import Catalog, DatasetSelection
+from tokenmill.sources.documents import Slices
 from tokenmill.storage.addresses import HUB, OBJECT_STORES, check, scheme, shown
 from tokenmill.storage.globs import matches
 from tokenmill.storage.hub.address import HubAddress, parse
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow as pa
-
-    from tokenmill.sources.catalog import Catalog, DatasetSelection
-    from tokenmill.sources.documents import Slices
 
 DEFAULT_COLUMN = "text"
 # The name of a dataset or, given by mistake, of its repository.
@@ -104,7 +100,8 @@ def resolve_sources(
             _refuse_mistyped(known, source)
             resolved.append(source)
     if version is not None and not datasets:
-        raise _unused_version_error(version, notes)
+        advice = "`tokenmill datasets` lists the datasets and their versions."
+        raise UsageError(f"--version {version} needs the name of a dataset", *notes, advice)
     return ResolvedSources(resolved, column or _common_column(datasets), tuple(datasets), limited, notes)
 
 
@@ -159,14 +156,6 @@ def _refuse_mistyped(known: Catalog, source: str) -> None:
             f"Did you mean the dataset {nearest}? Its versions: {catalog.versions_text(known.entries[nearest])}",
             exit_code=USAGE,
         )
-
-
-def _unused_version_error(version: str, notes: list[str]) -> UsageError:
-    return UsageError(
-        f"--version {version} needs the name of a dataset",
-        *notes,
-        "`tokenmill datasets` lists the datasets and their versions.",
-    )
 
 
 def _mismatch_error(dataset: DatasetSelection, files: int, rows: int | None) -> SourceError:

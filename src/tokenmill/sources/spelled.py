@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,6 @@ from tokenmill.sources.bad_rows import SPELLS, bad_row, without_rows
 from tokenmill.sources.documents import Documents, Int64Array, ReadOptions, SourceFile
 from tokenmill.sources.text_columns import template_of
 from tokenmill.storage.arrow_text import text_buffers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # What most control tokens look like. Each pattern begins with one byte, which is searched for quickly.
 _BRACKETS = {b"<": rb"<[^<>]{1,%d}>", b"[": rb"\[[^\[\]]{1,%d}\]"}

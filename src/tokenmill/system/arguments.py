@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from numbers import Integral, Real
-from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from tokenmill.errors import UsageError, in_python
 
@@ -90,7 +90,7 @@ def types_of(record: Callable[..., Any]) -> dict[str, Any]:
 def checked(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """A function that raises UsageError, with the parameter's name, for an argument of another type than annotated.
 
-    Classes, protocols and Literals are not checked: the function checks them by what they have to do or to be.
+    Classes and protocols are not checked: the function checks them by what they have to do.
     """
     signature = inspect.signature(function)
 
@@ -108,9 +108,18 @@ def check_types(arguments: Mapping[str, Any], function: Callable[..., Any]) -> N
         hint = types_of(function)[name]
         if not _fits(value, hint):
             raise UsageError(f"{name} has to be {_words(hint)}, not {_shown(value)}", *_ways_to_files(value))
+        if (choices := choices_of(hint)) and isinstance(value, str) and value not in choices:
+            option_name = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option_name} is {', '.join(choices[:-1])} or {choices[-1]}, not {value!r}")
         least = options_of(function)[name].least if is_dataclass(function) else None
         if least is not None and value is not None and value < least:
             raise UsageError(f"--{name.replace('_', '-')} must be at least {least}")
+
+
+def choices_of(hint: Any) -> tuple[str, ...]:
+    """The values of an option that has to be one of them."""
+    kinds = get_args(hint) if get_origin(hint) in {Union, types.UnionType} else (hint,)
+    return next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
 
 
 def check_text(path: str) -> None:

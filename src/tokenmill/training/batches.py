@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import UsageError
 from tokenmill.humanize import did_you_mean
+from tokenmill.options import Field
 from tokenmill.store.part import TokenArray
 from tokenmill.training.index import Stream
 from tokenmill.training.order import Numbers
 
-Field = Literal["input_ids", "labels", "tokens", "position_ids", "cu_seqlens", "document_ids", "source_ids"]
 Batch = dict[str, npt.NDArray[Any]]
 
 DEFAULT_FIELDS: tuple[Field, ...] = ("input_ids", "labels")

@@ -11,15 +11,14 @@ from __future__ import annotations
 import functools
 import hashlib
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.options import Shuffle
 from tokenmill.storage.digest import canonical
 from tokenmill.tokenization.document_hash import mix
 
-Shuffle = Literal["full", "window", "none"]
 Numbers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 

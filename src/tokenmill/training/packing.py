@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from tokenmill.training.order import Numbers
-
-Packing = Literal["concat", "best-fit"]
 
 # Grains of a window.
 WINDOW_GRAINS = 32

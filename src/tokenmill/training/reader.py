@@ -10,21 +10,20 @@ import numpy as np
 
 from tokenmill.errors import UsageError
 from tokenmill.humanize import count
+from tokenmill.options import Field, Packing, Shuffle, Split
 from tokenmill.sources import splits_of
 from tokenmill.store.chain import StoreVersion
 from tokenmill.store.held_out import MAX_DOCUMENTS, MAX_PARTS, require_split, split_name, val_advice
 from tokenmill.store.kept import check_where
 from tokenmill.store.reader import Store
 from tokenmill.tokenization import document_hash
-from tokenmill.training.batches import DEFAULT_FIELDS, Batch, Field, Span, fill, needs_documents, read_span
+from tokenmill.training.batches import DEFAULT_FIELDS, Batch, Span, fill, needs_documents, read_span
 from tokenmill.training.index import Stream
 from tokenmill.training.mixture import Mixture
-from tokenmill.training.order import Shuffle
-from tokenmill.training.packing import Packing
 from tokenmill.training.parts import LoaderParts
 from tokenmill.training.prefetch import DEFAULT_PREFETCH_BYTES, Prefetcher
 from tokenmill.training.source import LoaderSource
-from tokenmill.training.split_table import Choice, Split, open_split
+from tokenmill.training.split_table import Choice, open_split
 
 # The grain, unless the sequences do not divide it: the longest sequence that most trainings come to.
 DEFAULT_GRAIN = 8192

@@ -19,9 +19,8 @@ import msgspec
 from msgspec import Meta
 
 from tokenmill.errors import UsageError
+from tokenmill.options import Packing, Shuffle
 from tokenmill.storage import scheme
-from tokenmill.training.order import Shuffle
-from tokenmill.training.packing import Packing
 from tokenmill.training.reader import DEFAULT_GRAIN
 
 # What the name of a source may be.

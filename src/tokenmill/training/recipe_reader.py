@@ -7,9 +7,10 @@ import itertools
 import numpy as np
 
 from tokenmill.errors import UsageError
+from tokenmill.options import Field
 from tokenmill.sources import splits_of
 from tokenmill.store.held_out import require_split
-from tokenmill.training.batches import Field, Span
+from tokenmill.training.batches import Span
 from tokenmill.training.budgets import ResolvedStage, resolve
 from tokenmill.training.reader import (
     LoaderOptions,

@@ -7,10 +7,11 @@ import itertools
 
 import numpy as np
 
+from tokenmill.options import Shuffle
 from tokenmill.storage.digest import hash_of
 from tokenmill.training.batches import Span
 from tokenmill.training.index import Stream
-from tokenmill.training.order import GrainOrder, Numbers, Shuffle
+from tokenmill.training.order import GrainOrder, Numbers
 from tokenmill.training.packing import WINDOW_GRAINS, PackedRows, pack
 
 # Packed windows that stay in memory.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ import pyarrow as pa
 import xxhash
 
 from tokenmill.errors import StorageError, StoreError
+from tokenmill.options import Split
 from tokenmill.sources import splits_of
 from tokenmill.storage import Folder, thread_map
 from tokenmill.storage.digest import hash_of
@@ -25,8 +25,6 @@ from tokenmill.store.held_out import HeldOut, split_name
 from tokenmill.store.reader import Store
 from tokenmill.training.order import Numbers
 from tokenmill.training.parts import LoaderParts
-
-Split = Literal["train", "val"]
 
 # Of a condition, `held_out` and `tokens` are those of the documents that satisfy it.
 SCHEMA = pa.schema([("held_out", pa.int64())])

@@ -73,7 +73,7 @@ def _cards(stats: Statistics) -> Iterator[str]:
     yield card("Tokens", number(stats.tokens), f"{stats.tokens:,}" if stats.tokens >= 1000 else "")
     yield card("Documents", number(stats.documents), f"{stats.documents:,}" if stats.documents >= 1000 else "")
     yield card("Text", size(stats.text_bytes), f"{sources:,} sources" if sources != 1 else "1 source")
-    yield card("Bytes per token", ratio, stats.origin.tokenizer)
+    yield card("Bytes per token", ratio, stats.origin.run.job.tokenizer.name)
     median = f"{stats.lengths.quantiles['50%']:,}" if stats.documents else "\u2013"
     yield card("Median length", median, "tokens in a document")
     if stats.duplicates is not None:

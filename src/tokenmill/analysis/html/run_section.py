@@ -71,17 +71,14 @@ def _cards(history: History) -> Iterator[str]:
 
 
 def _speed_plot(history: History) -> str:
-    rates = zip(history.tokens_per_second, history.bytes_per_second, strict=True)
+    rates, width = zip(history.tokens_per_second, history.bytes_per_second, strict=True), history.bin_seconds
     titles = [
-        f"{_bin_name(i, history)}: {number(tokens)} tokens/s, {size(text_bytes)}/s"
+        f"{duration(i * width)} to {duration((i + 1) * width)}: {number(tokens)} tokens/s, {size(text_bytes)}/s"
         for i, (tokens, text_bytes) in enumerate(rates)
     ]
+    pauses = [pause.after_seconds / history.working_seconds for pause in history.pauses if history.working_seconds]
     series = Series("tokens per second", history.tokens_per_second, titles, "area")
-    return plot("Tokens per second over the run", [series], _ticks(history), short_number, _pause_marks(history))
-
-
-def _bin_name(index: int, history: History) -> str:
-    return f"{duration(index * history.bin_seconds)} to {duration((index + 1) * history.bin_seconds)}"
+    return plot("Tokens per second over the run", [series], _ticks(history), short_number, pauses)
 
 
 def _ticks(history: History) -> list[Tick]:
@@ -99,10 +96,6 @@ def _tick_time(seconds: float, step: float) -> str:
         if step >= unit_seconds:
             return f"{seconds / unit_seconds:g} {unit}"
     return f"{round(seconds, 3):g} s"
-
-
-def _pause_marks(history: History) -> list[float]:
-    return [pause.after_seconds / history.working_seconds for pause in history.pauses if history.working_seconds]
 
 
 def _troubles(history: History) -> str:
@@ -126,16 +119,17 @@ def origin(stats: Statistics) -> str:
 
 
 def _job_facts(stats: Statistics) -> Iterator[tuple[str, str]]:
-    made = stats.origin
-    yield "tokenizer", f"{escape(made.tokenizer)}, {made.vocabulary_size:,} ids, {escape(made.dtype)}"
-    yield "begin token", "none" if made.begin is None else str(made.begin)
-    yield "end token", "none" if made.end is None else str(made.end)
-    yield "column", f"<code>{escape(made.column)}</code>"
-    if made.separator is not None:
-        yield "separator", f"<code>{escape(repr(made.separator))}</code>"
+    made, run = stats.origin, stats.origin.run
+    job, spec = run.job, run.job.tokenizer
+    yield "tokenizer", f"{escape(spec.name)}, {spec.vocabulary_size:,} ids, {escape(spec.dtype)}"
+    yield "begin token", "none" if job.begin is None else str(job.begin)
+    yield "end token", "none" if job.end is None else str(job.end)
+    yield "column", f"<code>{escape(job.column)}</code>"
+    if job.separator is not None:
+        yield "separator", f"<code>{escape(repr(job.separator))}</code>"
     yield "sources", f"{count(made.sources, 'file')}, {size(made.source_bytes)}"
-    yield "units", f"{made.units:,} of about {size(made.unit_bytes)}"
-    if made.trial is not None:
-        yield "trial", made.trial
-    yield "engine", escape(made.engine)
-    yield "versions", escape(", ".join(f"{name} {version}" for name, version in made.versions.items()))
+    yield "units", f"{made.units:,} of about {size(job.unit_bytes)}"
+    if run.trial is not None:
+        yield "trial", run.trial
+    yield "engine", escape(run.engine)
+    yield "versions", escape(", ".join(f"{name} {version}" for name, version in run.versions.items()))

@@ -133,12 +133,8 @@ def sending(case: Case) -> Verdict:
             by_path.setdefault(answer.obstacle.path if answer.obstacle else "", found)
     findings = [*by_path.values(), *_heavy_tasks(case, answers)]
     results = [f"{answer.pickler} {'cannot' if answer.raised else size(answer.size_bytes or 0)}" for answer in answers]
-    return Check("sending", _worst(findings), "; ".join(results) or "no library to try"), findings
-
-
-def _worst(findings: list[Finding]) -> Level:
-    levels = {item.level for item in findings}
-    return "problem" if "problem" in levels else "warning" if "warning" in levels else "ok"
+    level: Level = min((item.level for item in findings), default="ok")  # "problem" is before "warning"
+    return Check("sending", level, "; ".join(results) or "no library to try"), findings
 
 
 def _sending_finding(answer: Pickled, level: Level) -> Finding:

@@ -119,8 +119,11 @@ def exceptions(text: str) -> list[Failure]:
     """Returns the tracebacks in a text, in order."""
     lines = text.splitlines()
     heads = [number for number, line in enumerate(lines) if line.endswith(HEAD)]  # a progress bar may precede it
-    spans = itertools.pairwise([*heads, len(lines)])
-    failures = [_exception(lines[head + 1 : end], _follows(lines[max(0, head - 5) : head])) for head, end in spans]
+    failures = []
+    for head, end in itertools.pairwise([*heads, len(lines)]):
+        before = [line for line in lines[max(0, head - 5) : head] if line.strip()]
+        follows = bool(before) and before[-1].startswith(CHAINS)  # it is chained to the previous one
+        failures.append(_exception(lines[head + 1 : end], follows))
     return [failure for failure in failures if failure is not None]
 
 
@@ -165,12 +168,6 @@ def _message(first: str, rest: list[str]) -> str:
             break
         lines.append(line)
     return "\n".join(lines).strip()
-
-
-def _follows(before: list[str]) -> bool:
-    """Returns whether the lines before a traceback chain it to the previous one."""
-    last = next((line for line in reversed(before) if line.strip()), "")
-    return last.startswith(CHAINS)
 
 
 def _fatal(lines: list[str]) -> Failure:

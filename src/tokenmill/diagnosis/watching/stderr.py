@@ -72,7 +72,8 @@ class StderrRelay:
     def drain(self, give_up: Callable[[], bool]) -> None:
         """Waits until everything written so far is relayed, or until `give_up` returns True."""
         with self._lock:
-            target = self._bytes_read + _unread_bytes(self._read_fd)
+            unread = fcntl.ioctl(self._read_fd, termios.FIONREAD, bytes(4))
+            target = self._bytes_read + int.from_bytes(unread, sys.byteorder)
         while (self._lines or self._bytes_relayed < target) and not give_up():
             time.sleep(0.002)
 
@@ -125,10 +126,6 @@ class StderrRelay:
         self._kept += block
         if len(self._kept) > 2 * KEPT_BYTES:
             del self._kept[:-KEPT_BYTES]
-
-
-def _unread_bytes(file: int) -> int:
-    return int.from_bytes(fcntl.ioctl(file, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _pipe() -> tuple[int, int]:

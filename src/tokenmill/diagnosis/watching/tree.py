@@ -105,7 +105,7 @@ class ProcessTree:
         for process in self.alive.values():
             if process.refresh() and self._samples % DETAILS_EVERY == 0:
                 self._refresh_details(process)
-        self._update_peak()
+        self.peak_bytes = max(self.peak_bytes, sum(process.own_bytes for process in self.alive.values()))
         took = time.monotonic() - started
         self._startup_budget_seconds -= took
         if self._startup_budget_seconds > 0:
@@ -179,9 +179,6 @@ class ProcessTree:
             process.pidfd = os.pidfd_open(process.pid)
             self._by_pidfd[process.pidfd] = process
             self._epoll.register(process.pidfd, select.EPOLLIN)
-
-    def _update_peak(self) -> None:
-        self.peak_bytes = max(self.peak_bytes, sum(process.own_bytes for process in self.alive.values()))
 
     def _refresh_details(self, process: Process) -> None:
         process.refresh_details()

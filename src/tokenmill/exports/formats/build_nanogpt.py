@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokenmill.exports.formats.files import array, damaged, no_index, write_headed
+from tokenmill.exports.formats.files import no_index, read_headed, write_headed
 from tokenmill.exports.formats.protocol import (
     Content,
     FileLayout,
@@ -48,10 +48,7 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
     """Read the tokens of a shard. Raises if its header does not match its size and dtype."""
-    tokens = array(folder, names[0], dtype, HEADER_BYTES)
-    if folder.read(names[0], HEADER_BYTES) != _header(len(tokens), dtype):
-        raise damaged(folder, names[0], f"its header does not state {len(tokens)} tokens of {dtype}")
-    return ShardData(tokens)
+    return read_headed(folder, names[0], dtype, _header)
 
 
 def _header(tokens: int, dtype: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import xxhash
 
 from tokenmill.errors import CorruptStore, StoreError
-from tokenmill.exports.formats.protocol import CompletedSplit, Content, Shard, Tokens, WrittenFile
+from tokenmill.exports.formats.protocol import CompletedSplit, Content, Shard, ShardData, Tokens, WrittenFile
 from tokenmill.storage import Folder
 
 # Bytes that are hashed and then written while they are in the processor's cache.
@@ -86,6 +86,15 @@ def write_headed(folder: Folder, name: str, header: bytes, content: Content) -> 
         file.write(header)
         file.write_tokens(content)
         return file.written
+
+
+def read_headed(folder: Folder, name: str, dtype: str, header: Callable[[int, str], bytes]) -> ShardData:
+    """Read the tokens behind a header. Raises if the header is not that of these tokens."""
+    size = len(header(0, dtype))
+    tokens = array(folder, name, dtype, size)
+    if folder.read(name, size) != header(len(tokens), dtype):
+        raise damaged(folder, name, f"its header does not state {len(tokens)} tokens of {dtype}")
+    return ShardData(tokens)
 
 
 def no_index(_folder: Folder, _split: CompletedSplit) -> tuple[WrittenFile, ...]:
