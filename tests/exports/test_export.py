@@ -275,7 +275,7 @@ def test_a_store_without_end_token_exports_as_it_is(tmp_path: Path) -> None:
         ({"to": "mds", "tail": "merge"}, "sequences of one length"),
         ({"to": "mds", "shard_tokens": 100}, "less than one sequence"),
         ({"to": "llmc", "sequence_tokens": 8}, "no sequences of a fixed length"),
-        ({"to": "llmc", "tail": "cut"}, "tail= cannot be"),
+        ({"to": "llmc", "tail": "cut"}, "tail= is keep, drop or merge"),
         ({"to": "llmc", "shard_tokens": 0}, "at least 1"),
         ({"to": "llmc", "shard_tokens": "100M"}, "would hold all tokens"),
         ({"to": "llmc", "shard_tokens": "1B", "tail": "merge"}, "too large for llmc"),
