@@ -12,6 +12,7 @@ import tokenmill
 from tests.support.inline_executor import InlineExecutor
 from tests.support.restores.world import END, LATE_EXPORT, REQUESTS, ROWS, World, url
 from tokenmill.errors import TokenmillError
+from tokenmill.store.layout import EXPORT
 
 COMMAND = re.compile(r"tokenmill erase ([^\s;`]+)((?: --[a-z]+ [^\s;`]+)*)")
 OPTION = re.compile(r"--(request|export) ([^\s;`]+)")
@@ -113,8 +114,11 @@ class Judge:
         return self.world.leftovers(self.world.place.read(), self.ended)
 
     def _exports(self) -> list[str]:
-        """The exports that there are."""
-        late = [LATE_EXPORT] if any(name.startswith(f"{LATE_EXPORT}/") for name in self.world.place.read()) else []
+        """The exports that there are. One that was killed before it had a record or a shard is none."""
+        files = [
+            name.removeprefix(f"{LATE_EXPORT}/") for name in self.world.place.read() if name.startswith(LATE_EXPORT)
+        ]
+        late = [LATE_EXPORT] if any(name == EXPORT or not name.startswith(".tokenmill/") for name in files) else []
         return [*self.world.layout, *late]
 
     def _verify(self, name: str) -> None:
