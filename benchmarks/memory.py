@@ -38,7 +38,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -301,7 +301,8 @@ def count_drops(files: list[str], tokenizer: str, workers: int, memory: str | No
     means = plan_resources(workers, memory, most_workers=frozen.run.units)
     tokenize = Tokenize(store, frozen.run.job, frozen.run.engine, WorkerLimits(means.worker_bytes))
     for task in plan.tasks(frozen.plan, frozen.sources, range(0, frozen.run.units, means.workers)):
-        tokenize(task)
+        if isinstance(committed := tokenize(task), Future):
+            committed.result()
     return drops
 
 

@@ -8,6 +8,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,6 @@ from tokenmill.pipeline.planning.freeze import FrozenRun, freeze
 from tokenmill.pipeline.planning.request import find_sources, make_request
 from tokenmill.pipeline.planning.resources import plan_resources
 from tokenmill.pipeline.unit import plan
-from tokenmill.pipeline.unit.commit import Committed
 from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.pipeline.unit.tokenize import Tokenize
 from tokenmill.storage import folder_at
@@ -108,8 +108,8 @@ def profile_worker(files: list[str], tokenizer: str, workers: int, directory: st
     started = time.perf_counter()
     for task in plan.tasks(frozen.plan, frozen.sources, range(frozen.run.units)):
         committed = tokenize(task)
-        assert isinstance(committed, Committed)  # a store on disk is written at once
-        text_bytes += committed.summary.text_bytes
+        assert isinstance(committed, Future)  # no other process makes these units
+        text_bytes += committed.result().summary.text_bytes
         if text_bytes >= target_bytes:
             break
     seconds = time.perf_counter() - started

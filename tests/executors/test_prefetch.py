@@ -109,10 +109,11 @@ def test_a_future_is_answered_for_when_it_is_done(one: LocalExecutor, log: str, 
     assert one.pids == before
 
 
-def test_a_worker_goes_on_while_it_publishes_but_not_for_ever(one: LocalExecutor, log: str) -> None:
+@pytest.mark.parametrize("ahead", [0, 7])
+def test_a_worker_goes_on_while_it_publishes_but_not_for_ever(one: LocalExecutor, log: str, ahead: int) -> None:
     """At most two futures are outstanding when the next item is begun; what they take counts."""
     work = items(*["publish wait for two"] * 6, "publish", "publish")
-    outcomes = list(one.run(Stages(log, publish_seconds=0.05), work, RetryPolicy(prefetch=7)))
+    outcomes = list(one.run(Stages(log, publish_seconds=0.05), work, RetryPolicy(prefetch=ahead)))
     assert sorted(values(outcomes)) == list(range(8))
     assert all(isinstance(outcome, Done) and outcome.seconds >= 0.05 for outcome in outcomes)
     open_items, most = 0, 0

@@ -80,8 +80,8 @@ class ActiveRun:
 
     def least_loaded(self) -> WorkerProcess | None:
         """The worker with the fewest items, of those that can take one more."""
-        free = [worker for worker in self.team if worker.usable and len(worker.items) <= self.policy.prefetch]
-        return min(free, key=lambda worker: len(worker.items), default=None)
+        free = [worker for worker in self.team if worker.usable and worker.load <= self.policy.prefetch]
+        return min(free, key=lambda worker: worker.load, default=None)
 
 
 class LocalExecutor:
@@ -177,7 +177,9 @@ class LocalExecutor:
         self._check(busy.values())
         for descriptor, worker in busy.items():
             if descriptor in ready or worker.unkillable:
-                yield self._outcome(worker, run)
+                outcome = self._outcome(worker, run)
+                if outcome is not None:
+                    yield outcome
 
     def _team(self, function: Any, policy: RetryPolicy) -> list[WorkerProcess]:
         """The workers of a run, which have received the function."""
@@ -189,9 +191,15 @@ class LocalExecutor:
             worker.send_function(function, policy.prefetch)
         return team
 
-    def _outcome(self, worker: WorkerProcess, run: ActiveRun) -> Outcome[Any, Any]:
-        """The outcome of one of the worker's items; requeues items and replaces or drops the worker as needed."""
-        attempt, outcome = worker.receive() or self._death(worker, run.policy, alone=len(run.team) == 1)
+    def _outcome(self, worker: WorkerProcess, run: ActiveRun) -> Outcome[Any, Any] | None:
+        """The outcome of one of the worker's items; None if it only says that it is free for another one.
+
+        Requeues items, and replaces or drops the worker as needed.
+        """
+        received = worker.receive()
+        if received is None and worker.alive:
+            return None
+        attempt, outcome = received or self._death(worker, run.policy, alone=len(run.team) == 1)
         if isinstance(outcome, Died) and not outcome.final:
             run.queue.retry(attempt.after(outcome.end))
         if worker.finished:

@@ -1,8 +1,8 @@
 """A worker process: receive functions and items, send back outcomes.
 
 The main thread works on one item after the other. Two things can go on beside it. If the function has a method
-`prefetch`, a thread calls it with the next items. If the function returns a future, the worker answers for that item
-when the future is done, and works on the next item meanwhile.
+`prefetch`, a thread calls it with the next items. If the function returns a future, the worker says that it is free,
+works on the next item, and answers for that item when the future is done.
 
 A worker ends with its parent, however that ends: the kernel kills it (Linux), and a thread waits for the lifeline to
 close (everywhere). When memory runs out, the kernel should kill a worker, which costs a retry, not its supervisor.
@@ -134,6 +134,7 @@ class _Answers:
         status_page.set_item(0, WAIT_SECONDS)
 
     def _await(self, number: int, started: float, future: Future[Any]) -> None:
+        self._send(_packed(number, started, "free"))
         self._pending = [pending for pending in self._pending if not pending[1].done()]
         self._pending.append((number, future))
         future.add_done_callback(partial(self._complete, number, started))

@@ -61,6 +61,7 @@ class WorkerProcess:
         self._stopped_seconds = 0.0
         self.alive = True
         self.items: dict[int, Attempt] = {}
+        self._in_background: set[int] = set()  # the items of which only the answer is missing
         self._unsent: deque[bytes] = deque()
         self._prefetches = False
         self._last_number = 0
@@ -81,11 +82,16 @@ class WorkerProcess:
         with contextlib.suppress(OSError):
             self.connection.send(("function", function, prefetch, storage_settings.for_workers()))
 
+    @property
+    def load(self) -> int:
+        """The number of items that it works on or has not begun."""
+        return len(self.items) - len(self._in_background)
+
     def give(self, attempt: Attempt) -> None:
         """Give the worker an item. If the worker is gone, the next `receive` reports it."""
         self._last_number += 1
         self._unsent.append(pickle.dumps(("item", self._last_number, attempt.item)))
-        if not self.items:
+        if not self.load:
             self._busy_since, self._unchanged_seconds = time.monotonic(), 0.0
         self.items[self._last_number] = attempt
         self._send_items()
@@ -94,7 +100,7 @@ class WorkerProcess:
         """Send items as far as that cannot block: the worker may itself block until its answer is read."""
         while self._unsent and (
             self._prefetches
-            or len(self._unsent) == len(self.items)  # an idle worker reads
+            or len(self._unsent) == self.load  # an idle worker reads
             or len(self._unsent[0]) * len(self.items) <= PIPE_BYTES
         ):
             with contextlib.suppress(OSError):
@@ -103,12 +109,13 @@ class WorkerProcess:
     def take(self, number: int) -> Attempt:
         """Remove an item that has an outcome."""
         attempt = self.items.pop(number)
+        self._in_background.discard(number)
         if self._unsent and self.alive:
             self._send_items()
         return attempt
 
     def receive(self) -> tuple[Attempt, Done[Any, Any] | Failed[Any]] | None:
-        """Take one of the worker's items, with its outcome; None if the worker died."""
+        """Take one of the worker's items, with its outcome; None if the worker died, or is free for another item."""
         self._unchanged_seconds = 0.0
         try:
             answer = None if self.unkillable else self.connection.recv()
@@ -118,6 +125,9 @@ class WorkerProcess:
         if answer is None:
             return None
         number, seconds, peak, self.resident_bytes, kind, *content = answer
+        if kind == "free":
+            self._in_background.add(number)
+            return None
         attempt, process = self.take(number), Worker(self.pid, peak)
         if kind == "done":
             return attempt, Done(attempt.item, content[0], process, seconds)

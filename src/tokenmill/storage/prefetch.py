@@ -36,7 +36,7 @@ def _pool(_process: int) -> Threads:
 
 
 def io_threads() -> Threads:
-    """This process's threads for network requests. A forked process makes its own."""
+    """This process's threads for network requests and for writing files. A forked process makes its own."""
     return _pool(os.getpid())
 
 

@@ -132,6 +132,8 @@ class RunCompletion:
                 with suppress(StoreError, StorageError):  # the first error is the one to report
                     self._list_quarantine()
                 raise
+        if context.events.step.deaths and not context.is_shared:
+            layout.remove_temporaries(context.folder)  # a worker that died may have been writing a part
         return manifest
 
     def attempt(self, executor: Executor, check_rows: Callable[[int], None] = lambda _: None) -> pa.Table | None:

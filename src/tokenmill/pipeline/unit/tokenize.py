@@ -63,7 +63,7 @@ class Tokenize:
     def __call__(self, task: UnitTask) -> Committed | Future[Committed]:
         """Read, encode and publish one unit; a failed audit starts it again with the reference engine.
 
-        A unit that another driver has committed is skipped. A remote store is written in the background.
+        A unit that another driver has committed is skipped. The part is written in the background.
         """
         Position("begin").mark()
         folder = folder_at(self.directory)
@@ -82,7 +82,7 @@ class Tokenize:
             parts = tuple(other.commit(kept) for other in others)
             return msgspec.structs.replace(commit(), companions=parts)
 
-        return io_threads().submit(publish) if folder.is_remote else publish()
+        return io_threads().submit(publish)
 
     def _encode(self, task: UnitTask, tokenizer: Tokenizer) -> tuple[PartBuilder, list[CompanionPart]]:
         builder = PartBuilder(self.job, task, self.limits.with_text)
