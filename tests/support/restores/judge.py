@@ -118,7 +118,7 @@ class Judge:
         files = [
             name.removeprefix(f"{LATE_EXPORT}/") for name in self.world.place.read() if name.startswith(LATE_EXPORT)
         ]
-        late = [LATE_EXPORT] if any(name == EXPORT or not name.startswith(".tokenmill/") for name in files) else []
+        late = [LATE_EXPORT] if any(name == EXPORT or not name.startswith(".") for name in files) else []
         return [*self.world.layout, *late]
 
     def _verify(self, name: str) -> None:
