@@ -15,8 +15,10 @@ import tokenmill
 from benchmarks.synthetic import Shape, make_store
 from tokenmill.store.reader import Store
 from tokenmill.tokenization import document_hash
+from tokenmill.training import packing as packing_module
+from tokenmill.training import reader
 from tokenmill.training.batches import IGNORED
-from tokenmill.training.packing import pack
+from tokenmill.training.packing import PackedWindows, pack
 
 ALL: Any = ["input_ids", "labels", "position_ids", "cu_seqlens", "document_ids"]
 SMALL: dict[str, Any] = {"sequence_tokens": 64, "grain": 256, "batch_sequences": 16, "seed": 5}
@@ -132,6 +134,18 @@ def test_packed_rows_have_every_token_once(store: str, other_store: str, val: fl
             assert begin is not None
             following = np.append(document[1:], IGNORED)[begin : begin + high - low]
             assert np.array_equal(labels, following)
+
+
+def test_packed_windows_are_kept_in_bounded_memory(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batches are the same if a window is packed again each time it is needed."""
+    options: Any = SMALL | {"packing": "best-fit", "fields": ALL}
+    expected = list(tokenmill.loader(store, **options))
+    windows: list[PackedWindows] = []
+    monkeypatch.setattr(reader, "PackedWindows", lambda: windows.append(PackedWindows()) or windows[-1])
+    monkeypatch.setattr(packing_module, "KEPT_BYTES", 1 << 14)
+    for batch, other in zip(tokenmill.loader(store, **options), expected, strict=True):
+        assert all(np.array_equal(batch[name], other[name]) for name in ALL)
+        assert 0 < windows[0].bytes <= 1 << 14
 
 
 def contains(document: np.ndarray, piece: np.ndarray) -> int | None:

@@ -86,6 +86,24 @@ def test_a_training_while_ten_erasures_happen(where: str, s3: Bucket, tmp_path: 
         check(loader[step], expected, erased)
 
 
+def test_packed_rows_while_documents_are_erased(tmp_path: Path, clock: Clock) -> None:
+    """Also in packed rows, erased documents become end tokens without labels, and all other tokens stay."""
+    store = str(tmp_path / "out")
+    tokenmill.prepare(write_source(tmp_path / "in/a.parquet"), out=store, **CALL)
+    before = list(tokenmill.loader(store, **OPTIONS, packing="best-fit"))
+    loader = tokenmill.loader(store, **OPTIONS, packing="best-fit")
+    erased: set[int] = set()
+    for step, batch in enumerate(loader):
+        expected = masked(before[step], erased)
+        assert np.array_equal(batch["input_ids"], expected["input_ids"])
+        assert (batch["labels"][np.isin(batch["document_ids"], list(erased))] == IGNORED).all()
+        if step % 5 == 2:
+            erase_rows(store, step, request=f"r{step}")
+            erased.add(step)
+            clock.now += parts.LOOK_SECONDS
+    assert any(np.isin(list(erased), batch["document_ids"]).any() for batch in before[step // 2 :])
+
+
 def test_a_claim_that_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     """The claim names the documents: they are masked at once, although their tokens are still in the parts."""
     store = make_store(tmp_path)

@@ -134,7 +134,7 @@ def test_the_cache_has_its_limit(remote: str, local: str) -> None:
     planned = ((reader.spans(first, first + 8), (8, 32)) for first in range(0, 1400, 8))
     with Prefetcher(planned, prefetch_bytes=20_000, with_documents=False) as prefetcher:
         for step, batch in enumerate(prefetcher):
-            tokens = np.concatenate([content.tokens[:-1] for content in batch.contents(with_documents=False)])
+            tokens = np.concatenate([content.tokens[:-1] for content in batch.contents()])
             assert np.array_equal(tokens, here[step]["input_ids"].reshape(-1))
     assert 5_000 < prefetcher.peak_bytes <= 20_000
 

@@ -32,7 +32,7 @@ def count_pieces(loader: Loader, rows: int = SAMPLE_ROWS) -> RowStatistics:
             begins, numbers = stream.documents(start, stop)
             lengths = [*(begins[1:] - begins[:-1]).tolist(), stop - start - int(begins[-1])]
             pieces += len(lengths)
-            documents = (stream.store[number] for number in numbers.tolist())
+            documents = (stream.store[number - stream.first_document] for number in numbers.tolist())
             whole += sum(len(document) == length for document, length in zip(documents, lengths, strict=True))
     return RowStatistics(rows, pieces / rows, whole / pieces)
 

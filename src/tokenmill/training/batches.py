@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -12,18 +14,32 @@ from tokenmill.errors import UsageError
 from tokenmill.humanize import did_you_mean
 from tokenmill.options import Field
 from tokenmill.store.part import TokenArray
-from tokenmill.training.index import Stream
+from tokenmill.training.index import Stream, join_documents
 from tokenmill.training.order import Numbers
 
 Batch = dict[str, npt.NDArray[Any]]
 
 DEFAULT_FIELDS: tuple[Field, ...] = ("input_ids", "labels")
 
+# The fields that have a 64-bit number for each token.
+LONG_FIELDS = ("input_ids", "labels", "position_ids", "document_ids")
+
 # The label of a token that is not to be learned, as in torch.nn.CrossEntropyLoss.
 IGNORED = -100
 
 # The lengths of `cu_seqlens` are powers of two from this fraction of the tokens on, so that they rarely change.
 MIN_DOCUMENT_TOKENS = 64
+
+
+class DocumentPiece(NamedTuple):
+    """A piece of a packed document: the document's number, whether it ends there, and the window it is from.
+
+    The window is a range of the stream, from which many spans of a batch are.
+    """
+
+    document: int
+    is_end: bool
+    window: tuple[int, int]
 
 
 class Span(NamedTuple):
@@ -35,12 +51,12 @@ class Span(NamedTuple):
     stream: Stream
     start: int
     stop: int
-    is_end: bool = False
+    piece: DocumentPiece | None = None
 
     @property
     def read_stop(self) -> int:
         """The end of the tokens that are read: the label of the last token is the token after it."""
-        return self.stop if self.is_end else self.stop + 1
+        return self.stop if self.piece is not None and self.piece.is_end else self.stop + 1
 
 
 def check_fields(fields: Sequence[str]) -> tuple[Field, ...]:
@@ -55,28 +71,37 @@ def check_fields(fields: Sequence[str]) -> tuple[Field, ...]:
 
 
 class SpanContent(NamedTuple):
-    """The tokens of a span, with the one after it unless a document ends there; and where its documents begin.
+    """The tokens of a span, with the one after it unless a document ends there.
 
     `erased` tells which of the tokens belong to erased documents; None if none does. They are end tokens.
     """
 
     tokens: TokenArray
-    documents: tuple[Numbers, Numbers] | None
     erased: npt.NDArray[np.bool_] | None = None
 
 
-def read_span(span: Span, with_documents: bool, tokens: TokenArray | None = None) -> SpanContent:
+def read_span(span: Span, tokens: TokenArray | None = None) -> SpanContent:
     """Read a span, or use its `tokens` if they were fetched. In an object store this may wait for requests."""
     if tokens is None:
         tokens = span.stream.read(span.start, span.read_stop)
-    documents = None
-    if with_documents:
-        begins, numbers = span.stream.documents(span.start, span.stop)
-        documents = begins, numbers + span.stream.first_document
     erased = span.stream.erased(span.start, span.read_stop)
     if erased is not None:  # a document may be claimed, and its tokens still be there
         tokens = np.where(erased, tokens.dtype.type(span.stream.store.run.erased_token), tokens)
-    return SpanContent(tokens, documents, erased)
+    return SpanContent(tokens, erased)
+
+
+def read_spans(spans: Sequence[Span]) -> Iterator[SpanContent]:
+    """Read spans of local stores. Those of one window, which follow each other, are read at once."""
+    window, read = None, SpanContent(np.empty(0, np.uint16))
+    for span in spans:
+        if span.piece is None:
+            yield read_span(span)
+            continue
+        if span.piece.window is not window:
+            window = span.piece.window
+            read = read_span(Span(span.stream, *window))
+        start, stop = span.start - window[0], span.read_stop - window[0]
+        yield SpanContent(read.tokens[start:stop], None if read.erased is None else read.erased[start:stop])
 
 
 def needs_documents(fields: Sequence[Field]) -> bool:
@@ -88,33 +113,47 @@ def fill(
     contents: Iterable[SpanContent], spans: Sequence[Span], shape: tuple[int, int], fields: Sequence[Field]
 ) -> Batch:
     """The arrays of a batch, rows by tokens, that spans fill one after the other."""
-    needed = {"input_ids", "labels"} if "tokens" in fields else {"input_ids", "labels"}.intersection(fields)
-    batch: Batch = {name: np.empty(shape, np.int64) for name in needed}
+    needed = {*fields, "input_ids", "labels"} if "tokens" in fields else {*fields}
+    names = [name for name in LONG_FIELDS if name in needed]
+    # One allocation: the C library gives several back to the system, which then has to clear the pages of each batch.
+    batch: Batch = dict(zip(names, np.empty((len(names), *shape), np.int64), strict=True))
     batch |= _source_fields(spans, shape, fields)
     ids, labels = (batch[name].reshape(-1) if name in batch else None for name in ("input_ids", "labels"))
-    begins, numbers, masked, position = [], [], list[Numbers](), 0
-    for (_, start, stop, is_end), (tokens, documents, erased) in zip(spans, contents, strict=True):
+    masked, position = list[Numbers](), 0
+    for (_, start, stop, piece), (tokens, erased) in zip(spans, contents, strict=True):
         end = position + stop - start
         if ids is not None:
             ids[position:end] = tokens[: stop - start]
-        if labels is not None and is_end:
+        if labels is not None and piece is not None and piece.is_end:
             labels[position : end - 1] = tokens[1:]
             labels[end - 1] = IGNORED
         elif labels is not None:
             labels[position:end] = tokens[1:]
         if erased is not None:
             masked.append(np.flatnonzero(erased[1:]) + position)
-        if documents is not None:
-            begins.append(documents[0] + position)
-            numbers.append(documents[1])
         position = end
     if "tokens" in fields:
         batch["tokens"] = np.concatenate([batch["input_ids"], batch["labels"][:, -1:]], axis=1)
     if labels is not None and masked:
         labels[np.concatenate(masked)] = IGNORED
-    if begins:
-        batch |= _document_fields(np.concatenate(begins), np.concatenate(numbers), shape, fields)
+    if needs_documents(fields):
+        batch |= _document_fields(*_documents(spans), shape, batch)
     return {name: batch[name] for name in fields}
+
+
+def _documents(spans: Sequence[Span]) -> tuple[Numbers, Numbers]:
+    """Where documents begin in the tokens of all spans, and their numbers."""
+    pieces = [span.piece for span in spans if span.piece is not None]
+    if pieces:  # packed: each span is of one document
+        ends = np.cumsum([span.stop - span.start for span in spans])
+        return np.append(0, ends[:-1]), np.array([piece.document for piece in pieces])
+    ranges = (span.stream.document_ranges(span.start, span.stop) for span in spans)
+    return join_documents(itertools.chain.from_iterable(ranges))
+
+
+@functools.lru_cache(maxsize=1)
+def _counted(total: int) -> Numbers:
+    return np.arange(total)
 
 
 def _source_fields(spans: Sequence[Span], shape: tuple[int, int], fields: Sequence[Field]) -> Batch:
@@ -125,19 +164,16 @@ def _source_fields(spans: Sequence[Span], shape: tuple[int, int], fields: Sequen
     return {"source_ids": np.repeat(sources, [span.stop - span.start for span in spans]).reshape(shape)}
 
 
-def _document_fields(begins: Numbers, numbers: Numbers, shape: tuple[int, int], fields: Sequence[Field]) -> Batch:
-    """The fields that tell where documents begin, from the positions and numbers of documents in the batch."""
+def _document_fields(begins: Numbers, numbers: Numbers, shape: tuple[int, int], batch: Batch) -> Batch:
+    """Fill the fields that tell where documents begin, from the positions and numbers of documents in the batch."""
     total = shape[0] * shape[1]
     edges = np.union1d(begins, np.arange(0, total, shape[1]))  # a document is cut at the start of a row
-    lengths = np.diff(edges, append=total)
-    batch: Batch = {}
-    if "position_ids" in fields:
-        batch["position_ids"] = (np.arange(total) - np.repeat(edges, lengths)).reshape(shape)
-    if "document_ids" in fields:
-        batch["document_ids"] = np.repeat(numbers, np.diff(begins, append=total)).reshape(shape)
-    if "cu_seqlens" in fields:
-        size = max(1 << len(edges).bit_length(), 1 << (total // MIN_DOCUMENT_TOKENS).bit_length())
-        padded = np.full(size + 1, total, np.int32)
-        padded[: len(edges)] = edges
-        batch["cu_seqlens"] = padded
-    return batch
+    if "position_ids" in batch:
+        starts = np.repeat(edges, np.append(edges[1:], total) - edges)
+        np.subtract(_counted(total), starts, out=batch["position_ids"].reshape(-1))
+    if "document_ids" in batch:
+        batch["document_ids"].reshape(-1)[:] = np.repeat(numbers, np.append(begins[1:], total) - begins)
+    size = max(1 << len(edges).bit_length(), 1 << (total // MIN_DOCUMENT_TOKENS).bit_length())
+    padded = np.full(size + 1, total, np.int32)
+    padded[: len(edges)] = edges
+    return {"cu_seqlens": padded}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from array import array
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -30,13 +30,39 @@ class Segments(NamedTuple):
     offsets: array[int]
 
 
-@dataclass(frozen=True, slots=True)
-class PartRange:
+class PartRange(NamedTuple):
     """Tokens [start, stop) of a part."""
 
     part: int
     start: int
     stop: int
+
+
+class DocumentRange(NamedTuple):
+    """The documents with tokens in a range of a part, which has `tokens` tokens from `start` on.
+
+    `begins` is where they begin in the part, the first perhaps before `start`, and `first` the number of the first.
+    """
+
+    begins: Numbers
+    start: int
+    tokens: int
+    first: int
+
+
+def join_documents(ranges: Iterable[DocumentRange]) -> tuple[Numbers, Numbers]:
+    """Where documents begin in the tokens of all ranges, and their numbers.
+
+    A document that begins before its range begins with the range. One without tokens is left out.
+    """
+    begins, start, tokens, first = zip(*ranges, strict=True)
+    counts = np.array(list(map(len, begins)))
+    ends, own = np.cumsum(tokens), np.cumsum(counts)  # of each range: the tokens, and the documents
+    positions = np.concatenate(begins) + np.repeat(ends - tokens - start, counts)
+    positions[own - counts] = ends - tokens
+    numbers = np.arange(len(positions)) + np.repeat(first - own + counts, counts)
+    has_tokens = np.append(positions[1:], ends[-1]) > positions
+    return positions[has_tokens], numbers[has_tokens]
 
 
 WHOLE = Segments(array("q", [0]), array("q", [0]))
@@ -126,21 +152,20 @@ class Stream:
         return ranges
 
     def documents(self, start: int, stop: int) -> tuple[Numbers, Numbers]:
-        """The documents with tokens in [start, stop): their positions, counted from `start`, and numbers in the store.
+        """The documents with tokens in [start, stop): their positions, counted from `start`, and their numbers.
 
-        The first document may begin before `start`; its position is 0.
+        Documents are numbered through all stores of the loader.
         """
-        positions, numbers, before = [], [], 0
-        for some in self.ranges(start, stop):
-            offsets = self.source_parts.offsets(some.part)
-            first = int(offsets.searchsorted(some.start, side="right")) - 1
-            last = int(offsets.searchsorted(some.stop, side="left"))
-            begins = np.maximum(offsets[first:last], some.start) - some.start + before
-            has_tokens = np.diff(begins, append=before + some.stop - some.start) > 0
-            positions.append(begins[has_tokens])
-            numbers.append(np.flatnonzero(has_tokens) + first + self.store.documents_before(some.part))
-            before += some.stop - some.start
-        return np.concatenate(positions), np.concatenate(numbers)
+        return join_documents(self.document_ranges(start, stop))
+
+    def document_ranges(self, start: int, stop: int) -> Iterator[DocumentRange]:
+        """The documents with tokens in [start, stop), for each range of a part."""
+        for part, low, high in self.ranges(start, stop):
+            offsets = self.source_parts.offsets(part)
+            first = int(offsets.searchsorted(low, side="right")) - 1
+            last = int(offsets.searchsorted(high, side="left"))
+            before = self.first_document + self.store.documents_before(part)
+            yield DocumentRange(offsets[first:last], low, high - low, before + first)
 
     def erased(self, start: int, stop: int) -> npt.NDArray[np.bool_] | None:
         """Which of the tokens [start, stop) belong to erased documents; None if the store has none."""

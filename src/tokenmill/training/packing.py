@@ -8,7 +8,10 @@ row with the least space that still holds them, the longest first. What fits now
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +20,9 @@ from tokenmill.training.order import Numbers
 
 # Grains of a window.
 WINDOW_GRAINS = 32
+# The memory for the windows of a loader that were packed last. In a full shuffle each is needed again all through the
+# epoch. It holds those of over a billion tokens.
+KEPT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,46 @@ class PackedRows:
     starts: Numbers
     lengths: Numbers
     is_end: np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWindow:
+    """A range of a stream, its rows, and the number of the document of each piece."""
+
+    range: tuple[int, int]
+    rows: PackedRows
+    documents: Numbers
+
+    @property
+    def bytes(self) -> int:
+        """The size of the arrays."""
+        rows = self.rows
+        arrays = (rows.edges, rows.starts, rows.lengths, rows.is_end, self.documents)
+        return sum(array.nbytes for array in arrays)
+
+
+class PackedWindows:
+    """The windows of all sources of a loader that were used last, in bounded memory. Several threads may use it."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._packed: OrderedDict[tuple[int, ...], PackedWindow] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def window(self, key: tuple[int, ...], pack_it: Callable[[], PackedWindow]) -> PackedWindow:
+        """A window, which is packed if it is not in memory."""
+        with self._lock:
+            if key in self._packed:
+                self._packed.move_to_end(key)
+                return self._packed[key]
+        packed = pack_it()
+        with self._lock:
+            if key not in self._packed:
+                self._packed[key] = packed
+                self.bytes += packed.bytes
+            while self.bytes > KEPT_BYTES and len(self._packed) > 1:
+                self.bytes -= self._packed.popitem(last=False)[1].bytes
+        return packed
 
 
 def pack(starts: Numbers, tokens: int, row_tokens: int, *, is_last_cut: bool) -> PackedRows:
@@ -64,25 +110,26 @@ def _best_fit(
 ) -> list[tuple[int, int, int]]:
     """Place pieces, the longest first, into rows [first_row, rows). Pieces that fit nowhere are cut to fill gaps."""
     pieces, homeless = [], []
-    spaces = [(row_tokens, row) for row in range(first_row, rows)]  # ascending, so that the least space is found
+    # A space times `rows`, plus its row. They ascend, so that the least space is found, and the first of equal ones.
+    spaces = [row_tokens * rows + row for row in range(first_row, rows)]
     for start, length in zip(starts, lengths, strict=True):
-        index = bisect_left(spaces, (length, -1))
+        index = bisect_left(spaces, length * rows)
         if index == len(spaces):
             homeless.append((start, length))
             continue
-        space, row = spaces.pop(index)
-        pieces.append((row, start, length))
-        if space > length:
-            insort(spaces, (space - length, row))
+        left = spaces.pop(index) - length * rows
+        pieces.append((left % rows, start, length))
+        if left >= rows:
+            insort(spaces, left)
     for start, length in homeless:  # the largest gaps first: fewer cuts
         begin, rest = start, length
         while rest:
-            space, row = spaces.pop()
+            space, row = divmod(spaces.pop(), rows)
             taken = min(space, rest)
             pieces.append((row, begin, taken))
             begin, rest = begin + taken, rest - taken
             if space > taken:
-                insort(spaces, (space - taken, row))
+                insort(spaces, (space - taken) * rows + row)
     return pieces
 
 

@@ -92,12 +92,12 @@ class PlannedBatch(NamedTuple):
     shape: tuple[int, int]
     pieces: list[list[Piece]]
 
-    def contents(self, with_documents: bool) -> Iterator[SpanContent]:
+    def contents(self) -> Iterator[SpanContent]:
         """Yield the content of each span. Waits for the network."""
         for span, pieces in zip(self.spans, self.pieces, strict=True):
             arrays = [request.tokens(start, stop) for request, start, stop in pieces]
             tokens = None if not arrays else arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-            yield read_span(span, with_documents, tokens)
+            yield read_span(span, tokens)
 
 
 class Prefetcher:

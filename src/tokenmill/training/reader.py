@@ -17,9 +17,10 @@ from tokenmill.store.held_out import MAX_DOCUMENTS, MAX_PARTS, require_split, sp
 from tokenmill.store.kept import check_where
 from tokenmill.store.reader import Store
 from tokenmill.tokenization import document_hash
-from tokenmill.training.batches import DEFAULT_FIELDS, Batch, Span, fill, needs_documents, read_span
+from tokenmill.training.batches import DEFAULT_FIELDS, Batch, Span, fill, needs_documents, read_spans
 from tokenmill.training.index import Stream
 from tokenmill.training.mixture import Mixture
+from tokenmill.training.packing import PackedWindows
 from tokenmill.training.parts import LoaderParts
 from tokenmill.training.prefetch import DEFAULT_PREFETCH_BYTES, Prefetcher
 from tokenmill.training.source import LoaderSource
@@ -61,7 +62,10 @@ class SequenceReader:
         stores = open_stores(options.stores)
         require_split(options.val, (split for store in stores for split in splits_of(store.sources)))
         before, chosen = first_documents(stores), chosen_stores(options, stores)
-        self.sources = [open_source(options, store, before[store], source) for source, store in enumerate(chosen)]
+        windows = PackedWindows()
+        self.sources = [
+            open_source(options, store, before[store], source, windows) for source, store in enumerate(chosen)
+        ]
         self.names = [store.directory for store in chosen]
         counts = tuple(source.tokens // options.sequence_tokens for source in self.sources)
         self.mixture = Mixture(counts)
@@ -74,17 +78,16 @@ class SequenceReader:
 
     def batches(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Batch]:
         """A batch for each range of sequences. From an object store, the next batches are fetched meanwhile."""
-        with_documents = needs_documents(self.options.fields)
         planned = ((self.spans(first, last), (last - first, self.row_tokens(first))) for first, last in ranges)
         if not self.is_remote:
             for spans, shape in planned:
                 self.look()
-                yield fill((read_span(span, with_documents) for span in spans), spans, shape, self.options.fields)
+                yield fill(read_spans(spans), spans, shape, self.options.fields)
             return
-        with Prefetcher(planned, self.options.prefetch_bytes, with_documents) as prefetcher:
+        with Prefetcher(planned, self.options.prefetch_bytes, needs_documents(self.options.fields)) as prefetcher:
             for batch in prefetcher:
                 self.look()
-                yield fill(batch.contents(with_documents), batch.spans, batch.shape, self.options.fields)
+                yield fill(batch.contents(), batch.spans, batch.shape, self.options.fields)
 
     def look(self) -> int:
         """Look for documents that were erased meanwhile, at most once a second. Returns how many changes are known."""
@@ -176,8 +179,13 @@ def chosen_stores(options: LoaderOptions, stores: list[Store]) -> list[Store]:
     return chosen
 
 
-def open_source(
-    options: LoaderOptions, store: Store, first_document: int, number: int, where: str | None = None
+def open_source(  # noqa: PLR0913, PLR0917 - a store, its place among the others, and what all share
+    options: LoaderOptions,
+    store: Store,
+    first_document: int,
+    number: int,
+    windows: PackedWindows,
+    where: str | None = None,
 ) -> LoaderSource:
     """Open a store, or its documents that satisfy `where`, as a source. Refuses one that is smaller than one grain."""
     parts = LoaderParts(store)
@@ -186,7 +194,7 @@ def open_source(
     choice = Choice(options.val, options.split, where)
     is_whole = options.val is None and where is None
     stream = Stream(parts, None if is_whole else open_split(parts, choice), number, first_document)
-    source = LoaderSource(stream, options.grain, options.shuffle, options.seed)
+    source = LoaderSource(stream, options.grain, options.shuffle, options.seed, windows)
     if not stream.tokens and options.val is not None and split_name(options.val) is None and where is None:
         raise _empty_split(options, parts)
     if not source.order.grains:

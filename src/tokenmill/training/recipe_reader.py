@@ -12,6 +12,7 @@ from tokenmill.sources import splits_of
 from tokenmill.store.held_out import require_split
 from tokenmill.training.batches import Span
 from tokenmill.training.budgets import ResolvedStage, resolve
+from tokenmill.training.packing import PackedWindows
 from tokenmill.training.reader import (
     LoaderOptions,
     SequenceReader,
@@ -60,11 +61,11 @@ def open_sources(recipe: Recipe, options: LoaderOptions) -> dict[str, MergedSour
                 )
     opened = dict(zip(names, open_stores(tuple(names)), strict=True))
     require_split(options.val, (split for store in opened.values() for split in splits_of(store.sources)))
-    before, merged = first_documents(list(opened.values())), {}
+    before, merged, windows = first_documents(list(opened.values())), {}, PackedWindows()
     for number, name in enumerate(sorted(recipe.sources)):
         source = recipe.source(name)
         chosen = chosen_stores(options, [opened[store] for store in source.store])
-        members = [open_source(options, store, before[store], number, source.where) for store in chosen]
+        members = [open_source(options, store, before[store], number, windows, source.where) for store in chosen]
         merged[name] = MergedSource(members, recipe.shuffle, recipe.seed)
     return merged
 

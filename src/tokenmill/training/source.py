@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 
 import numpy as np
 
 from tokenmill.options import Shuffle
 from tokenmill.storage.digest import hash_of
-from tokenmill.training.batches import Span
+from tokenmill.training.batches import DocumentPiece, Span
 from tokenmill.training.index import Stream
 from tokenmill.training.order import GrainOrder, Numbers
-from tokenmill.training.packing import WINDOW_GRAINS, PackedRows, pack
+from tokenmill.training.packing import WINDOW_GRAINS, PackedWindow, PackedWindows, pack
 
-# Packed windows that stay in memory.
-KEPT_WINDOWS = 64
 # How many characters of a digest are in a state: 64 bits.
 DIGEST_CHARACTERS = 16
 
@@ -27,11 +24,11 @@ class LoaderSource:
     order. Sequences are slices of grains, so sequences of another length continue where the last ones ended.
     """
 
-    def __init__(self, stream: Stream, grain_tokens: int, shuffle: Shuffle, seed: int) -> None:
+    def __init__(self, stream: Stream, grain_tokens: int, shuffle: Shuffle, seed: int, windows: PackedWindows) -> None:
         self.stream = stream
         self.grain_tokens = grain_tokens
         self.order = GrainOrder(max(stream.tokens - 1, 0) // grain_tokens, shuffle, seed, stream.identity)
-        self._packed = functools.lru_cache(KEPT_WINDOWS)(self._pack)
+        self._windows = windows
 
     @property
     def tokens(self) -> int:
@@ -65,23 +62,26 @@ class LoaderSource:
 
     def packed_spans(self, start: int, sequence_tokens: int) -> list[Span]:
         """The pieces of documents in the packed row that has the place of the sequence at `start`."""
-        window_tokens = WINDOW_GRAINS * self.grain_tokens
-        window, offset = divmod(start, window_tokens)
-        rows = self._packed(window, sequence_tokens)
-        low, high = rows.edges[offset // sequence_tokens : offset // sequence_tokens + 2].tolist()
-        begins = (rows.starts[low:high] + window * window_tokens).tolist()
-        lengths, ends = rows.lengths[low:high].tolist(), rows.is_end[low:high].tolist()
+        first = start - start % (WINDOW_GRAINS * self.grain_tokens)
+        window = self._windows.window((id(self), first, sequence_tokens), lambda: self._pack(first, sequence_tokens))
+        rows, row = window.rows, (start - first) // sequence_tokens
+        low, high = rows.edges[row : row + 2].tolist()
+        starts = (rows.starts[low:high] + first).tolist()
+        columns = (rows.lengths, window.documents, rows.is_end)
+        pieces = zip(starts, *(column[low:high].tolist() for column in columns), strict=True)
         return [
-            Span(self.stream, begin, begin + length, is_end)
-            for begin, length, is_end in zip(begins, lengths, ends, strict=True)
+            Span(self.stream, begin, begin + length, DocumentPiece(document, is_end, window.range))
+            for begin, length, document, is_end in pieces
         ]
 
-    def _pack(self, window: int, sequence_tokens: int) -> PackedRows:
-        start = window * WINDOW_GRAINS * self.grain_tokens
-        stop = min(start + WINDOW_GRAINS * self.grain_tokens, self.tokens)
-        begins, _ = self.stream.documents(start, stop)
+    def _pack(self, first: int, sequence_tokens: int) -> PackedWindow:
+        """Pack the window that begins with a token of the stream."""
+        stop = min(first + WINDOW_GRAINS * self.grain_tokens, self.tokens)
+        begins, numbers = self.stream.documents(first, stop)
         is_last_cut = not self.stream.is_document_start(stop)
-        return pack(begins, stop - start, sequence_tokens, is_last_cut=is_last_cut)
+        rows = pack(begins, stop - first, sequence_tokens, is_last_cut=is_last_cut)
+        documents = numbers[begins.searchsorted(rows.starts, side="right") - 1]
+        return PackedWindow((first, stop), rows, documents)
 
 
 class MergedSource:
