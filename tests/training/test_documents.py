@@ -141,7 +141,12 @@ def test_packed_windows_are_kept_in_bounded_memory(store: str, monkeypatch: pyte
     options: Any = SMALL | {"packing": "best-fit", "fields": ALL}
     expected = list(tokenmill.loader(store, **options))
     windows: list[PackedWindows] = []
-    monkeypatch.setattr(reader, "PackedWindows", lambda: windows.append(PackedWindows()) or windows[-1])
+
+    def new_windows() -> PackedWindows:
+        windows.append(PackedWindows())
+        return windows[-1]
+
+    monkeypatch.setattr(reader, "PackedWindows", new_windows)
     monkeypatch.setattr(packing_module, "KEPT_BYTES", 1 << 14)
     for batch, other in zip(tokenmill.loader(store, **options), expected, strict=True):
         assert all(np.array_equal(batch[name], other[name]) for name in ALL)
