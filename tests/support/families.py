@@ -149,7 +149,7 @@ def byte_fallback_families(texts: list[str]) -> dict[str, Callable[[], Json]]:
     metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}
     at_spaces = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
     return {
-        "Llama 2, TinyLlama, Phi-3": shaped({"type": "Sequence", "normalizers": [prepend, replace]}, None),
+        "Llama 2, TinyLlama": shaped({"type": "Sequence", "normalizers": [prepend, replace]}, None),
         "Mistral 7B v0.3": shaped(None, metaspace),
         "Gemma 3": shaped(replace, at_spaces),
     }

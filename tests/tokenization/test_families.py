@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.support.corpora import SMALL_JSON
 from tests.support.documents import DOCUMENTS
-from tests.support.families import FAMILIES, GPT2_LEVEL, adversarial, shape
+from tests.support.families import FAMILIES, GPT2_LEVEL, adversarial, byte_fallback_families, shape
 from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.tokenization import cutting
 from tokenmill.tokenization.cutting import Cutter
@@ -76,13 +76,33 @@ def assert_same(texts: list[str], found: list[list[int]], expected: list[list[in
     assert not wrong, wrong[:3]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+# Their vocabulary is trained on half of the texts, so that the others have characters without a token.
+FALLBACK_FAMILIES = byte_fallback_families(TEXTS[::2])
+PLAIN = ["<think>", "\n\n", "\u2581\u2581", "<s>x"]
+
+
+def with_plain_tokens(content: dict[str, Any], texts: list[str]) -> dict[str, Any]:
+    """The file with these added tokens, which are not special and are matched in the text as it is."""
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    ids = dict(content["model"]["vocab"])
+    tokens = [{"id": ids.setdefault(text, len(ids)), "content": text, **flags} for text in texts]
+    return {**content, "added_tokens": content["added_tokens"] + tokens}
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *FALLBACK_FAMILIES, "Llama 2, added tokens", "Gemma 3, added tokens"])
 def test_a_family_is_encoded_by_the_fast_engine(tmp_path: Path, name: str) -> None:
     """The family's shape is recognized, and all texts get the tokens of `tokenizers`, in a batch and one by one.
 
     Where no character is in a table, the engine alone gives them, without the tables and the audit.
     """
-    vocabulary = vocabulary_of(tmp_path / "t.json", FAMILIES[name](MODEL))
+    if name in FAMILIES:
+        content = FAMILIES[name](MODEL)
+    elif name in FALLBACK_FAMILIES:
+        content = FALLBACK_FAMILIES[name]()
+    else:
+        family = next(other for other in FALLBACK_FAMILIES if other.startswith(name.partition(",")[0]))
+        content = with_plain_tokens(FALLBACK_FAMILIES[family](), PLAIN)
+    vocabulary = vocabulary_of(tmp_path / "t.json", content)
     assert choose_engine(vocabulary, "auto").engine == "gigatoken", choose_engine(vocabulary, "auto").reason
     tokenizer = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")
     assert tokenizer.engine == "gigatoken", tokenizer.notices
@@ -165,16 +185,17 @@ def test_a_document_without_cuts_is_passed_on_whole() -> None:
     assert seen[0] is offsets
 
 
-@pytest.mark.parametrize("name", random.Random(SEED).sample(sorted(FAMILIES), 4))
+@pytest.mark.parametrize("name", [*random.Random(SEED).sample(sorted(FAMILIES), 4), *FALLBACK_FAMILIES])
 def test_threads_share_long_documents(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Documents that threads encode in pieces get the tokens of `tokenizers`."""
     monkeypatch.setenv("RAYON_NUM_THREADS", "2")
     monkeypatch.setattr(gigatoken, "PIECE_BYTES", 64)
     monkeypatch.setattr(cutting, "MAX_CUT_BYTES", 48)
-    vocabulary = vocabulary_of(tmp_path / "t.json", FAMILIES[name](MODEL))
+    content = FAMILIES[name](MODEL) if name in FAMILIES else FALLBACK_FAMILIES[name]()
+    vocabulary = vocabulary_of(tmp_path / "t.json", content)
     tokenizer = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")
     tokenizer.use_threads(2)
-    joined = [" ".join(TEXTS[first : first + 40]) for first in range(0, len(TEXTS), 40)]
+    joined = [" ".join(TEXTS[first : first + 40]) for first in range(0, len(TEXTS), 40)] + [" ".join(TEXTS)]
     assert_equal_tokens(vocabulary, joined, tokenizer)
     assert_equal_tokens(vocabulary, TEXTS, tokenizer)
 

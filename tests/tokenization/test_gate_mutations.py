@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import itertools
 import json
 import os
 import random
@@ -18,6 +19,7 @@ import pytest
 from tests.support import DATA
 from tests.support.corpora import SMALL_JSON
 from tests.support.documents import DOCUMENTS
+from tests.support.families import byte_fallback_families
 from tokenmill.errors import TokenizerError
 from tokenmill.tokenization.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenization.engines.huggingface import HuggingFaceEngine
@@ -46,7 +48,8 @@ Mutation = Callable[[dict[str, Any], random.Random], None]
 
 def texts(vocabulary: list[str], rng: random.Random) -> pa.LargeStringArray:
     """Words of the vocabulary in random order and spacing, and the small corpus."""
-    words = [word.replace("\u0120", " ") for word in vocabulary if word.replace("\u0120", "").isascii()]
+    spaced = [word.replace("\u0120", " ").replace("\u2581", " ") for word in vocabulary]
+    words = [word for word in spaced if word.isascii()]
     mixed = ["".join(rng.choice(["", " ", "  ", "\n"]) + rng.choice(words) for _ in range(60)) for _ in range(60)]
     tight = ["".join(rng.choices(words, k=8)) for _ in range(60)]
     tricky = ["the the", "the  the\t the", "a" * 40, "abab" * 10, "    x     ", "K\u212a;\u037e<x>", "e\u0301\u00e9"]
@@ -196,6 +199,76 @@ def test_a_changed_tokenizer_json_is_refused_or_encoded_alike(tmp_path: Path, nu
                 HuggingFaceEngine(vocabulary.spec, vocabulary.content),
                 texts(list(content["model"]["vocab"]), rng),
             )
+
+
+def byte_token_merged(content: dict[str, Any], rng: random.Random) -> None:
+    """A merge with the token of a byte, which a text can spell."""
+    vocabulary, merges = content["model"]["vocab"], content["model"]["merges"]
+    token, word = rng.choice(["<0x41>", "<0x0A>", "<0xE2>"]), rng.choice(["a", "<0x41>", "\u2581"])
+    vocabulary[token + word] = len(vocabulary)
+    merges.insert(rng.choice([0, len(merges)]), [token, word])
+    content["added_tokens"] = []
+
+
+def byte_token_spelled(content: dict[str, Any], rng: random.Random) -> None:
+    """Merges that make the spelling of a byte's token out of characters."""
+    vocabulary, merges = content["model"]["vocab"], content["model"]["merges"]
+    spelling = rng.choice(["<0x41>", "<0x0A>"])
+    for stop in range(2, len(spelling) + 1):
+        vocabulary.setdefault(spelling[:stop], len(vocabulary))
+        merges.append([spelling[: stop - 1], spelling[stop - 1]])
+    content["added_tokens"] = []
+
+
+def byte_token_renamed(content: dict[str, Any], rng: random.Random) -> None:
+    vocabulary = content["model"]["vocab"]
+    byte = f"<0x{rng.choice([0, 9, 65, 200, 240, 192, 255]):02X}>"
+    vocabulary[rng.choice([byte.lower(), f"{byte}x"])] = vocabulary.pop(byte)
+
+
+def plain_token(content: dict[str, Any], rng: random.Random) -> None:
+    """Added tokens that are matched in the text, some with flags that change how."""
+    texts = rng.sample(["the", " the", "\n\n", "\u2581", "\u2581\u2581", " ", "x y", "<0x0A>", "\u00e9"], 2)
+    flags = ("lstrip", "rstrip", "single_word", "normalized")
+    vocabulary = dict(content["model"]["vocab"])
+    for text in texts:
+        number = vocabulary.setdefault(text, len(vocabulary))
+        token = {"id": number, "content": text, "special": False} | {flag: rng.random() < 0.1 for flag in flags}
+        content["added_tokens"].append(token)
+
+
+def other_shape(content: dict[str, Any], rng: random.Random) -> None:
+    """A step that is changed, left out, or in the place of another shape's."""
+    name = rng.choice(["normalizer", "pre_tokenizer"])
+    other = rng.choice(list(FALLBACK.values()))()[name]
+    content[name] = rng.choice([None, other, {**(content[name] or {"type": "NFC"}), "prepend_scheme": "always"}])
+
+
+FALLBACK = byte_fallback_families([text for text in DOCUMENTS if len(text) < 200])
+FALLBACK_MUTATIONS: list[Mutation] = [
+    *(merge_twice, merges_shuffled, merge_in_another_way, merge_of_nothing, merge_removed, ids_swapped, id_twice),
+    *(id_with_gap, token_not_in_bytes, token_without_merge, option, template),
+    *(byte_token_merged, byte_token_spelled, byte_token_renamed, plain_token, plain_token, other_shape, other_shape),
+]
+
+
+@pytest.mark.parametrize(
+    "number", range(len(FALLBACK_MUTATIONS)), ids=lambda n: f"{n}-{FALLBACK_MUTATIONS[n].__name__}"
+)
+def test_a_changed_byte_fallback_file_is_refused_or_encoded_alike(tmp_path: Path, number: int) -> None:
+    """The same for vocabularies of SentencePiece's kind, in all shapes."""
+    spelled = ["<0x41>", "x<0x0A>\n", "A\x00\t\x7f\x80\u00ff", "\u2581 \u2581", "\n\n\n", "the the", "\u20ac<unk></s>"]
+    for seed, name in itertools.product(range(PER_MUTATION), FALLBACK):
+        rng = random.Random(seed * 100 + number)
+        content = FALLBACK[name]()
+        FALLBACK_MUTATIONS[number](content, rng)
+        (tmp_path / "changed.json").write_text(json.dumps(content))
+        vocabulary = resolve(str(tmp_path / "changed.json"))
+        if unsupported(vocabulary) is None:
+            documents = pa.concat_arrays(
+                [texts(list(content["model"]["vocab"]), rng), pa.array(spelled, pa.large_string())]
+            )
+            check(vocabulary, HuggingFaceEngine(vocabulary.spec, vocabulary.content), documents)
 
 
 def check(

@@ -54,7 +54,7 @@ FAMILIES = (
     TokenizerFamily("OLMo 2, OLMo 3", "allenai/OLMo-2-1124-7B", "gigatoken", 24, "<|endoftext|>"),
     TokenizerFamily("GPT-NeoX, Pythia", "EleutherAI/pythia-6.9b", "gigatoken", 22, "<|endoftext|>"),
     TokenizerFamily("nanochat", "tokenizer.json", "gigatoken", 20, "<|bos|>"),
-    TokenizerFamily("Llama 2", "meta-llama/Llama-2-7b-hf", "tokenizers", 1, "</s>", "<s>"),
-    TokenizerFamily("Mistral 7B v0.3", "mistralai/Mistral-7B-v0.3", "tokenizers", 1, "</s>", "<s>"),
-    TokenizerFamily("Gemma 3", "google/gemma-3-4b-pt", "tokenizers", 1, "<eos>", "<bos>"),
+    TokenizerFamily("Llama 2", "meta-llama/Llama-2-7b-hf", "gigatoken", 5, "</s>", "<s>"),
+    TokenizerFamily("Mistral 7B v0.3", "mistralai/Mistral-7B-v0.3", "gigatoken", 5, "</s>", "<s>"),
+    TokenizerFamily("Gemma 3", "google/gemma-3-4b-pt", "gigatoken", 5, "<eos>", "<bos>"),
 )

@@ -2,6 +2,7 @@
 
 gigatoken loads many tokenizer.json files that it then encodes differently, without a warning. So a file must be of a
 kind that scripts/derive_unicode_gap.py compared code point by code point. All others are encoded by the reference.
+`byte_fallback.py` has the rules for vocabularies of SentencePiece's kind.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from tokenmill.tokenization.byte_fallback import unsupported_fallback
 from tokenmill.tokenization.split_patterns import UnknownSplitterError, flatten, recognize_splitter
 from tokenmill.tokenization.token_bytes import BYTE_CHARACTERS, TEXT_CHARACTERS
 
@@ -43,6 +45,13 @@ ALLOWED: dict[str, tuple[Any, ...]] = {
     "byte_fallback": (None, False),
     "ignore_merges": (None, False, True),
 }
+# The same for models that fall back to bytes. Each byte has a token in them, so the unknown token is never given.
+ALLOWED_FALLBACK = ALLOWED | {
+    "unk_token": (None, "<unk>"),
+    "fuse_unk": (None, False, True),
+    "byte_fallback": (True,),
+    "ignore_merges": (None, False),
+}
 
 
 def unsupported(vocabulary: Vocabulary) -> str | None:
@@ -64,11 +73,26 @@ def unsupported(vocabulary: Vocabulary) -> str | None:
 def _unsupported_json(content: dict[str, Any]) -> str | None:
     return (
         _unsupported_keys("its file", content, _FILE_KEYS)
-        or _unsupported_model(content["model"])
-        or _unsupported_normalizer(content.get("normalizer"))
-        or _unsupported_splitter(content.get("pre_tokenizer"))
+        or _unsupported_options(content)
         or _unsupported_template(content.get("post_processor"))
         or _unsupported_added_tokens(content)
+        or (unsupported_fallback if falls_back(content) else _unsupported_byte_level)(content)
+    )
+
+
+def falls_back(content: dict[str, Any]) -> bool:
+    """Whether this tokenizer.json has characters as tokens, and bytes for those that it lacks."""
+    return content["model"].get("byte_fallback") is True
+
+
+def _unsupported_byte_level(content: dict[str, Any]) -> str | None:
+    plain = (token for token in content.get("added_tokens") or [] if not token["special"])
+    return (
+        _unsupported_normalizer(content.get("normalizer"))
+        or _unsupported_splitter(content.get("pre_tokenizer"))
+        or next(filter(None, (_unsupported_plain_token(content, token) for token in plain)), None)
+        or _unsupported_vocabulary(content["model"]["vocab"])
+        or _unsupported_merges(content["model"]["vocab"], content["model"]["merges"])
     )
 
 
@@ -148,8 +172,7 @@ def _unsupported_added_tokens(content: dict[str, Any]) -> str | None:
     reasons = (_unsupported_keys(f"its added token {t['content']!r}", t, _ADDED_TOKEN_KEYS) for t in tokens)
     if [token["id"] for token in tokens] != _assigned_ids(content["model"]["vocab"], tokens):
         return "its added tokens have other ids than tokenizers gives them"
-    plain_reasons = (_unsupported_plain_token(content, token) for token in tokens if not token["special"])
-    return next((reason for reason in itertools.chain(reasons, plain_reasons) if reason), None)
+    return next(filter(None, reasons), None)
 
 
 def _unsupported_plain_token(content: dict[str, Any], token: dict[str, Any]) -> str | None:
@@ -186,15 +209,15 @@ def _assigned_ids(vocabulary: dict[str, int], tokens: list[dict[str, Any]]) -> l
     return ids
 
 
-def _unsupported_model(model: dict[str, Any]) -> str | None:
+def _unsupported_options(content: dict[str, Any]) -> str | None:
+    model = content["model"]
     if model.get("type", "BPE") != "BPE" or "merges" not in model:
         return f"its model is {model.get('type')}, not BPE"
+    allowed = ALLOWED_FALLBACK if falls_back(content) else ALLOWED
     for option, value in model.items():
-        if option in ("vocab", "merges"):
-            continue
-        if option not in ALLOWED or not any(value is allowed or value == allowed for allowed in ALLOWED[option]):
+        if option not in ("vocab", "merges") and value not in allowed.get(option, ()):
             return f"its model has {option}"
-    return _unsupported_vocabulary(model["vocab"]) or _unsupported_merges(model["vocab"], model["merges"])
+    return None
 
 
 def _unsupported_vocabulary(vocabulary: dict[str, int]) -> str | None:

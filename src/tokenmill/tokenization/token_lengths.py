@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.tokenization.cutting import crosses_safe_cuts
+from tokenmill.tokenization.gigatoken_support import falls_back
 
 if TYPE_CHECKING:
     from tokenmill.tokenization.engines.protocol import Tokens
@@ -39,7 +40,7 @@ class TokenLengths:
         lengths = {number: len(token) for token, number in vocabulary.items()}  # one character per byte
         return {
             "lengths": lengths | {token["id"]: len(token["content"].encode()) for token in plain},
-            "crosses": crosses_safe_cuts(texts),
+            "can_cut": not falls_back(content) and not crosses_safe_cuts(texts),
             "normalizes": content.get("normalizer") is not None,
             "inexact": '"add_prefix_space": true' in json.dumps(content["pre_tokenizer"])
             or any(text in vocabulary and not text.isascii() for text in texts),
@@ -61,8 +62,8 @@ class TokenLengths:
 
     @property
     def can_cut(self) -> bool:
-        """Whether no added token can cross a cut before a space that follows an ASCII letter."""
-        return not crosses_safe_cuts(self._parsed) if self._is_tiktoken else not self._json["crosses"]
+        """Whether no token can cross a cut before a space that follows an ASCII letter."""
+        return not crosses_safe_cuts(self._parsed) if self._is_tiktoken else bool(self._json["can_cut"])
 
     def is_exact(self, before: npt.NDArray[np.uint8]) -> bool:
         """Whether the lengths of the tokens of a text that begins with `before` add up to its bytes."""

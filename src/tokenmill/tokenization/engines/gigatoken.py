@@ -14,7 +14,7 @@ from tokenmill.errors import TokenizerError
 from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.tokenization.cutting import ByteArray, Cutter, crosses_safe_cuts, cut_long_documents
 from tokenmill.tokenization.engines.protocol import Encoded, Offsets, narrowed, raising
-from tokenmill.tokenization.gigatoken_support import TIKTOKEN_SCHEMES, natively_matched
+from tokenmill.tokenization.gigatoken_support import TIKTOKEN_SCHEMES, falls_back, natively_matched
 from tokenmill.tokenization.split_patterns import flatten, recognize_splitter
 from tokenmill.tokenization.unicode_gap import NFC_GAP, SPLIT_GAP
 
@@ -98,15 +98,19 @@ class GigatokenEngine:
 
     def _adapt(self, content: dict[str, Any]) -> bytes:
         """The tokenizer.json for gigatoken: without the tokens that the cutter matches, and split as gigatoken can."""
-        splitter = recognize_splitter(content["pre_tokenizer"])
         added = content.get("added_tokens") or []
+        content["truncation"] = content["padding"] = content["post_processor"] = None
+        if falls_back(content):
+            self.gap, self._may_cut = (), False
+            self._cutter = Cutter(added, None)
+            return json.dumps(content | {"added_tokens": []}).encode()
+        splitter = recognize_splitter(content["pre_tokenizer"])
         native = natively_matched(added)
         self._may_cut = not crosses_safe_cuts(token["content"] for token in added)
         self._cutter = Cutter([token for token in added if token not in native], splitter.digits)
         self.gap = SPLIT_GAP + NFC_GAP + splitter.gap
         content["added_tokens"] = native
         content["pre_tokenizer"] = splitter.pre_tokenizer()
-        content["truncation"] = content["padding"] = content["post_processor"] = None
         if not flatten(content.get("normalizer"), "normalizers"):
             content["normalizer"] = None
         return json.dumps(content).encode()
