@@ -15,6 +15,7 @@ unit each (--unit-bytes 1 keeps row groups apart), and every step is a process o
     status, stopped    `tokenmill status` of a store in which 0.1 % of the parts are missing
     resume             `tokenmill prepare`: find what is missing, do it, read the head of every part, write the manifest
     manifest           `tokenmill finish` of the store, whose manifest was removed
+    manifest, ranks    the same with the summaries of 256 ranks, so that no part is read
     status, complete   `tokenmill status` of the complete store
 
 The parts hold the true tokens; they are made through the library, by several processes, without waiting for the disk,
@@ -49,6 +50,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 import tokenmill
 from benchmarks.memory import process_tree
@@ -68,14 +70,17 @@ from tokenmill.executors.progress import Silent
 from tokenmill.options import JobOptions
 from tokenmill.pipeline.driving import driver
 from tokenmill.pipeline.planning.freeze import freeze, load_existing
+from tokenmill.pipeline.planning.ranks import RankShare
 from tokenmill.pipeline.planning.request import find_sources, make_request
 from tokenmill.pipeline.unit import plan as planning
 from tokenmill.pipeline.unit.commit import Committed
 from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.storage import folder_at
 from tokenmill.store import event_log, layout
-from tokenmill.store.job import Job, require_run
+from tokenmill.store.job import Job, Run, require_run
+from tokenmill.store.manifest import read_manifest
 from tokenmill.store.part import PartContent, PartSummary, write_part
+from tokenmill.store.rank_summaries import REASONS, publish_summaries
 
 MAX_SECONDS = 120.0
 MAX_BYTES = 2e9
@@ -86,6 +91,7 @@ MIN_SECONDS = 0.3
 START_UNITS = 100
 SIZES = [10_000, 100_000, 1_000_000]
 MISSING_SHARE = 0.001
+RANKS = 256
 PRETENDED_TOKENS = 10
 PART_BYTES = 6000
 """What a part of one document takes in memory, with its entry in the directory."""
@@ -198,22 +204,28 @@ def make_parts(store: str, missing: int, workers: int) -> None:
     start = event_log.line("start", units=run.units, missing=run.units, workers=workers, engine="")
     event_log.append(folder, [start])
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), skip_fsync) as pool:
-        for lines in pool.map(partial(_make_parts, store, msgspec.json.encode(run.job)), chunks):
+        for lines in pool.map(partial(_make_parts, store, msgspec.json.encode(run)), chunks):
             folder.append(layout.LOG, lines)
 
 
-def _make_parts(store: str, encoded_job: bytes, units: list[PlannedUnit]) -> bytes:
+def _make_parts(store: str, encoded_run: bytes, units: list[PlannedUnit]) -> bytes:
     """Write the parts of some units; the lines that a run would have logged of them."""
-    job, folder = msgspec.json.decode(encoded_job, type=Job), folder_at(store)
-    encoder, lines = msgspec.json.Encoder(), []
+    run, folder = msgspec.json.decode(encoded_run, type=Run), folder_at(store)
+    lines = []
     for planned in units:
-        unit = planned[0]
-        source, row = divmod(unit, GROUPS_IN_FILE)
-        text = text_of(row)
-        tokens = write_document(folder, job, planned, (source, row), text)
-        event = {"time": time.time(), "event": "unit", "unit": unit, "tokens": tokens, "text_bytes": len(text)}
-        lines.append(encoder.encode(event | {"seconds": 0.001, "pid": os.getpid(), "peak_bytes": 0}))
-    return b"\n".join(lines) + b"\n"
+        source, row = divmod(planned[0], GROUPS_IN_FILE)
+        lines.append(write_document(folder, run, planned, (source, row), text_of(row)))
+    return b"".join(lines)
+
+
+def summarise_ranks(store: str) -> None:
+    """Withdraw the manifest, and publish what RANKS ranks would have published of their parts."""
+    folder = folder_at(store)
+    run = require_run(folder)
+    rows = read_manifest(folder, run).drop_columns("bytes").append_column(REASONS, pa.array(["{}"] * run.units))
+    for rank in range(RANKS):
+        publish_summaries(folder, run, rows.filter(pa.array(RankShare(rank, RANKS).stripes(run.units))))
+    os.unlink(os.path.join(store, layout.MANIFEST))
 
 
 @dataclass(frozen=True)
@@ -324,7 +336,10 @@ def run_size(units: int, options: argparse.Namespace, directory: str) -> list[Me
     steps.append(measure("status, stopped", units, status))
     steps.append(measure("resume", units, prepare))
     os.unlink(os.path.join(store, layout.MANIFEST))
-    steps.append(measure("manifest", units, [*tokenmill_command("finish"), store, "--workers", workers]))
+    finish = [*tokenmill_command("finish"), store, "--workers", workers]
+    steps.append(measure("manifest", units, finish))
+    summarise_ranks(store)
+    steps.append(measure("manifest, ranks", units, finish))
     steps.append(measure("status, complete", units, status))
     _check(steps, units, missing)
     shutil.rmtree(sources)
@@ -343,6 +358,7 @@ def _check(steps: list[Measured], units: int, missing: int) -> None:
         ("resume", "units_done_now"): missing,
         ("resume", "documents"): units,
         ("manifest", "documents"): units,
+        ("manifest, ranks", "documents"): units,
         ("run", "units_done_now"): units,
         ("status, complete", "state"): "complete",
     }

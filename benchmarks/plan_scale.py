@@ -44,7 +44,8 @@ from tokenmill.pipeline.planning.request import find_sources, make_request
 from tokenmill.pipeline.unit.plan import SliceDigests
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store import event_log, layout
-from tokenmill.store.job import Job
+from tokenmill.store.job import Run
+from tokenmill.store.manifest import log_run
 from tokenmill.store.part import PartContent, PartSummary, TextHash, write_part
 
 MAX_SECONDS = 30.0
@@ -106,9 +107,9 @@ def make_store(kind: str, sources: str, directory: str, missing: set[int], optio
     if frozen.run.units != options.units:
         raise SystemExit(f"the plan has {frozen.run.units} units, not {options.units}")
     chunks = planned_chunks(frozen, missing)
-    job = msgspec.json.encode(frozen.run.job)
+    run = msgspec.json.encode(frozen.run)
     with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn"), skip_fsync) as pool:
-        futures = [pool.submit(make_parts, kind, directory, job, chunk) for chunk in chunks]
+        futures = [pool.submit(make_parts, kind, directory, run, chunk) for chunk in chunks]
         lines = b"".join(future.result() for future in futures)
     start = event_log.line("start", units=options.units, missing=options.units, workers=options.workers, engine="")
     event_log.append(folder, [start])
@@ -127,10 +128,11 @@ def skip_fsync() -> None:
     os.fsync = lambda _: None  # type: ignore[assignment]
 
 
-def write_document(folder: Folder, job: Job, planned: PlannedUnit, place: tuple[int, int], text: str) -> int:
-    """Write the part of a unit that has one document, at this source and row; its number of tokens."""
+def write_document(folder: Folder, run: Run, planned: PlannedUnit, place: tuple[int, int], text: str) -> bytes:
+    """Write the part of a unit that has one document, at this source and row; the line that a run would have logged."""
     import tiktoken  # noqa: PLC0415 - not needed by the process that measures
 
+    job = run.job
     encoding = tiktoken.get_encoding(job.tokenizer.name)
     tokens = [*encoding.encode_ordinary(text), *([job.end] if job.end is not None else [])]
     content = PartContent(
@@ -143,21 +145,18 @@ def write_document(folder: Folder, job: Job, planned: PlannedUnit, place: tuple[
     text_hash.update(data, np.array([0, len(data)], np.int64))
     unit, slice_digest = planned
     summary = PartSummary(unit, job.digest(), 1, len(tokens), len(data), slice=slice_digest, text=text_hash.hexdigest())
-    write_part(folder, summary, content)
-    return len(tokens)
+    written = write_part(folder, summary, content)
+    counts = {"tokens": len(tokens), "text_bytes": len(data), "seconds": 0.001, "pid": os.getpid(), "peak_bytes": 0}
+    part = written.blake3[: event_log.CHECKSUM_DIGITS]
+    return event_log.line("unit", unit=unit, part=part, run=log_run(run), **counts)
 
 
-def make_parts(kind: str, directory: str, encoded_job: bytes, units: list[PlannedUnit]) -> bytes:
+def make_parts(kind: str, directory: str, encoded_run: bytes, units: list[PlannedUnit]) -> bytes:
     """Write the parts of some units; the lines that a run would have logged of them."""
-    job, folder = msgspec.json.decode(encoded_job, type=Job), folder_at(directory)
-    lines = []
-    for planned in units:
-        unit, text = planned[0], text_of(planned[0])
-        tokens = write_document(folder, job, planned, KINDS[kind].place(unit), text)
-        event = {"time": round(time.time(), 3), "event": "unit", "unit": unit, "tokens": tokens}
-        line = event | {"text_bytes": len(text), "seconds": 0.001, "pid": os.getpid(), "peak_bytes": 0}
-        lines.append(json.dumps(line).encode() + b"\n")
-    return b"".join(lines)
+    run, folder = msgspec.json.decode(encoded_run, type=Run), folder_at(directory)
+    return b"".join(
+        write_document(folder, run, planned, KINDS[kind].place(planned[0]), text_of(planned[0])) for planned in units
+    )
 
 
 @dataclass(frozen=True)

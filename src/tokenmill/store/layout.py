@@ -31,6 +31,7 @@ QUARANTINE = "quarantine"
 KEPT = "kept"
 DENY = "deny"
 DRIVERS = "drivers"
+SUMMARIES = "summaries"
 MISMATCH = "engine-mismatch.json"
 RECHECKED = "rechecked"
 SPLITS = "splits"
@@ -39,6 +40,8 @@ EXPORTS = "exports"
 EXPORT_STATE = ".tokenmill"
 EXPORT = f"{EXPORT_STATE}/export.json"
 EXPORT_PLAN = f"{EXPORT_STATE}/plan.parquet"
+
+_DIRECTORIES = (TOKENIZER, PARTS, KEPT, DENY, QUARANTINE, DRIVERS, SUMMARIES, RECHECKED, SPLITS, CHANGES, EXPORTS)
 
 MAX_JSON_BYTES = 64 << 20
 """No `run.json` or `engine-mismatch.json` is larger. Readers stop there."""
@@ -153,7 +156,7 @@ def remove_manifest(folder: Folder) -> None:
 
 def remove_temporaries(folder: Folder) -> None:
     """Remove the temporary files of killed writers. The caller holds the lock, so no other process writes."""
-    for directory in (".", TOKENIZER, PARTS, KEPT, DENY, QUARANTINE, DRIVERS, RECHECKED, SPLITS, CHANGES, EXPORTS):
+    for directory in (".", *_DIRECTORIES):
         folder.remove_temporaries(directory)
 
 

@@ -140,6 +140,8 @@ class RunCompletion:
         """Do what is missing and publish the manifest, unless another driver did; None if units are to do again."""
         self._driver.run(executor)
         context = self._context
+        if context.rank_share is not None and self._manifest.rows:
+            self._manifest.publish_summaries()
         with self._manifest_turn() as is_ours:
             if not is_ours:
                 manifest = enter(context.folder, Operation.READ).manifest

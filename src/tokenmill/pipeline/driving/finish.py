@@ -60,7 +60,8 @@ def write_manifest(
 def _write(folder: Folder, run: Run, fan_out: FanOut, limits: RowLimits) -> None:
     frozen = load_existing(folder, run)
     builder = ManifestBuilder(folder, run, frozen.plan, frozen.sources)
-    invalid = {part.unit: part.reason for part in builder.add_from_parts(fan_out, np.arange(run.units))}
+    builder.add_from_summaries()
+    invalid = {part.unit: part.reason for part in builder.add_from_parts(fan_out, builder.missing())}
     sizes = layout.part_sizes(folder, run.units)
     unusable = invalid | dict.fromkeys(builder.truncated(sizes), "its file is gone or cut off")
     recorded = event_log.recorded_parts(folder, run.units, log_run(run))

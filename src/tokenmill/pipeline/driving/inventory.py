@@ -89,6 +89,8 @@ class PartInventory:
         self._collections += 1
         if self.check_audit() and len(self.committed.missing()):
             return False
+        if self.context.is_shared and not self.recheck:
+            self.manifest.add_from_summaries()
         unusable = self._unusable(executor, self.manifest.missing())
         if not unusable:
             unusable = quarantine.unrecorded(self.context.folder, self.manifest.quarantined_units())

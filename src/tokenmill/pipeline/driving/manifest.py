@@ -6,9 +6,11 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tokenmill.errors import CorruptStore
 from tokenmill.pipeline.planning.estimate import ROW_BYTES
@@ -19,8 +21,9 @@ from tokenmill.storage import prefetch_map
 from tokenmill.store import event_log, layout, tables
 from tokenmill.store.chain import BASE, Head
 from tokenmill.store.job import Run
-from tokenmill.store.manifest import manifest_columns, manifest_row, publish_manifest
+from tokenmill.store.manifest import log_run, manifest_columns, manifest_row, publish_manifest
 from tokenmill.store.part import INTENDED, WITHOUT_TEXT, PartSummary, read_summary
+from tokenmill.store.rank_summaries import REASONS, publish_summaries, read_summaries
 
 if TYPE_CHECKING:
     from tokenmill.executors.fan_out import FanOut
@@ -98,14 +101,42 @@ class ManifestBuilder:
                 self.add(part)
         return invalid
 
+    def publish_summaries(self) -> None:
+        """Publish what is collected, which this rank has made, for the rank that publishes the manifest."""
+        self._pack()
+        rows = pa.concat_tables(self._tables)
+        reasons = [msgspec.json.encode(self._reasons.get(unit, {})).decode() for unit in rows["unit"].to_pylist()]
+        publish_summaries(self._folder, self._run, rows.append_column(REASONS, pa.array(reasons, pa.string())))
+
+    def add_from_summaries(self) -> None:
+        """Add what ranks have published of their parts, where the log records the same part for the unit."""
+        tables = list(read_summaries(self._folder, self._run))
+        if not tables:
+            return
+        rows = pa.concat_tables(tables)
+        rows = rows.filter(pc.less(pc.cast(rows["unit"], pa.uint64()), self._run.units))
+        is_wanted = ~self._collected
+        if self._run.job.keep:
+            is_wanted &= layout.numbered_files(self._folder, layout.KEPT, "parquet", self._run.units)
+        recorded = event_log.recorded_parts(self._folder, self._run.units, log_run(self._run))
+        numbers = rows["unit"].to_numpy()
+        places = np.flatnonzero(is_wanted[numbers] & (_prefixes(rows) == recorded[numbers]))
+        units, first = np.unique(numbers[places], return_index=True)
+        rows = rows.take(pa.array(places[first]))
+        self._collected[units] = True
+        self._count(*(int(rows[name].to_numpy().sum()) for name in COUNTS))
+        skipping = rows.filter(pc.greater(rows["skipped"], 0))
+        for unit, reasons in zip(skipping["unit"].to_pylist(), skipping[REASONS.name].to_pylist(), strict=True):
+            self._note_reasons(unit, Counter(msgspec.json.decode(reasons, type=dict[str, int])))
+        self._tables.append(rows.drop_columns(REASONS.name))
+
     def unrecorded(self, units: npt.NDArray[np.int64], recorded: event_log.Checksums) -> npt.NDArray[np.int64]:
         """Those of the units that are collected, but whose parts are not the ones that the log of the run records."""
         self._pack()
         table = pa.concat_tables(self._tables)
         table = table.filter(pa.array(np.isin(table["unit"].to_numpy(), units)))
         numbers = table["unit"].to_numpy().astype(np.int64)
-        found = np.array([event_log.checksum_prefix(blake3) for blake3 in table["blake3"].to_pylist()], np.uint64)
-        return np.sort(numbers[found != recorded[numbers]])
+        return np.sort(numbers[_prefixes(table) != recorded[numbers]])
 
     def discard(self, units: list[int]) -> None:
         """Remove the rows of units that are done again."""
@@ -127,6 +158,7 @@ class ManifestBuilder:
         for summary in prefetch_map(self._folder, partial(read_summary, self._folder, head=self._head), units):
             self._add_reasons(summary)
         self._collected[:] = True
+        self._folder.remove(layout.SUMMARIES)
 
     def publish(self, sizes: npt.NDArray[np.int64]) -> pa.Table:
         """Publish the manifest, with the sizes of the part files: from now on the store is complete."""
@@ -139,6 +171,7 @@ class ManifestBuilder:
         if self._run.job.keep:
             self._folder.sync_directory(layout.KEPT)
         publish_manifest(self._folder, self._run, manifest)
+        self._folder.remove(layout.SUMMARIES)
         event_log.append(self._folder, [event_log.line("complete", units=self._run.units)])
         return manifest
 
@@ -156,8 +189,11 @@ class ManifestBuilder:
         reasons: Counter[str] = Counter()
         for skipped in summary.skipped:
             reasons[skipped.reason] += skipped.rows
+        self._note_reasons(summary.unit, reasons)
+
+    def _note_reasons(self, unit: int, reasons: Counter[str]) -> None:
         if reasons:
-            self._reasons[summary.unit] = reasons
+            self._reasons[unit] = reasons
             self.skipped_reasons.update(reasons)
 
     def _count(self, documents: int, skipped: int, quarantined: int) -> None:
@@ -167,3 +203,8 @@ class ManifestBuilder:
     def _pack(self) -> None:
         self._tables.append(manifest_columns(self._rows))
         self._rows = []
+
+
+def _prefixes(rows: pa.Table) -> npt.NDArray[np.uint64]:
+    """The start of each part's checksum, as the log records it."""
+    return np.array([event_log.checksum_prefix(blake3) for blake3 in rows["blake3"].to_pylist()], np.uint64)

@@ -1,0 +1,56 @@
+"""What each rank of a run has made, in one file, so that the rank that writes the manifest does not read every part.
+
+The name of a file is the start of the hash of its bytes: a rank creates it, and nobody changes it. A rank that died has
+none, and its parts are read. The files are removed when the manifest is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pyarrow as pa
+
+from tokenmill.errors import StoreError
+from tokenmill.storage import Folder, prefetch_map
+from tokenmill.storage.digest import hash_of
+from tokenmill.storage.untrusted.malformed import MalformedDataError
+from tokenmill.storage.untrusted.tables import read_parquet
+from tokenmill.store.job import Run
+from tokenmill.store.layout import SUMMARIES
+from tokenmill.store.manifest import MANIFEST_RUN, manifest_run
+from tokenmill.store.tables import MANIFEST_SCHEMA, table_bytes
+
+REASONS = pa.field("reasons", pa.string())
+"""JSON: how many rows of the part were skipped, for each reason."""
+
+SUMMARY_SCHEMA = MANIFEST_SCHEMA.remove(MANIFEST_SCHEMA.get_field_index("bytes")).append(REASONS)
+
+
+def publish_summaries(folder: Folder, run: Run, rows: pa.Table) -> None:
+    """Publish what this rank has made."""
+    data = table_bytes(rows.cast(SUMMARY_SCHEMA).replace_schema_metadata({MANIFEST_RUN: manifest_run(run)}))
+    folder.create(SUMMARIES)
+    with folder.publish(_name(data)) as file:
+        file.write(data)
+
+
+def read_summaries(folder: Folder, run: Run) -> Iterator[pa.Table]:
+    """What the ranks of this run have made. Files of another run and damaged files are left out."""
+    names = sorted(name for name in folder.names(SUMMARIES) if name.endswith(".parquet"))
+    for found in prefetch_map(folder, lambda name: _read(folder, f"{SUMMARIES}/{name}", run), names):
+        if found is not None:
+            yield found
+
+
+def _read(folder: Folder, name: str, run: Run) -> pa.Table | None:
+    with suppress(StoreError, MalformedDataError):
+        data = folder.buffer(name)
+        rows = read_parquet(data, SUMMARY_SCHEMA) if name == _name(data) else None
+        if rows is not None and (rows.schema.metadata or {}).get(MANIFEST_RUN) == manifest_run(run):
+            return rows.replace_schema_metadata()
+    return None
+
+
+def _name(data: bytes | pa.Buffer) -> str:
+    return f"{SUMMARIES}/{hash_of(data)[:16]}.parquet"
