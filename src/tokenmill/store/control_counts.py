@@ -5,16 +5,12 @@ The documents that are searched depend on their places in a part only, so the sa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tokenmill.humanize import Readable
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 # The first documents of a part are searched, and then every document at a multiple of the step. In large parts the
 # search takes less than 1 % of the time of a worker.

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from tokenmill.errors import StorageError, StoreError
+from tokenmill.executors.outcomes import Executor, Pool
+from tokenmill.pipeline.driving.context import Companion, RunContext
 from tokenmill.pipeline.driving.driver import Driver
 from tokenmill.pipeline.driving.heartbeat import Heartbeat
 from tokenmill.pipeline.driving.inventory import PartInventory
@@ -20,16 +25,6 @@ from tokenmill.pipeline.driving.schedule import CommittedUnits, Schedule
 from tokenmill.pipeline.planning.run_once import FINISHING, run_once
 from tokenmill.store import layout, quarantine
 from tokenmill.store.state import Operation, enter
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
-
-    import pyarrow as pa
-
-    from tokenmill.executors.outcomes import Executor, Pool
-    from tokenmill.pipeline.driving.context import Companion, RunContext
 
 
 @dataclass(frozen=True, slots=True)

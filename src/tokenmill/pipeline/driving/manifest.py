@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore
+from tokenmill.executors.fan_out import FanOut
 from tokenmill.pipeline.planning.estimate import ROW_BYTES
 from tokenmill.pipeline.planning.open_run import check_parts
 from tokenmill.pipeline.unit import plan as planning
 from tokenmill.pipeline.unit.part_summaries import InvalidPart
-from tokenmill.storage import prefetch_map
+from tokenmill.storage import Folder, prefetch_map
 from tokenmill.store import event_log, layout, tables
 from tokenmill.store.chain import BASE, Head
 from tokenmill.store.job import Run
 from tokenmill.store.manifest import manifest_columns, manifest_row, publish_manifest
 from tokenmill.store.part import INTENDED, WITHOUT_TEXT, PartSummary, read_summary
-
-if TYPE_CHECKING:
-    from tokenmill.executors.fan_out import FanOut
-    from tokenmill.storage import Folder
 
 # How many rows of the manifest are Python objects before they become a table.
 ROWS_PER_TABLE = 1000

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
+from tokenmill.pipeline.driving.context import RunContext
+from tokenmill.pipeline.driving.isolation import Isolation
 from tokenmill.pipeline.unit import plan
+from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.store import layout
 from tokenmill.store.state import rechecked_units
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    import numpy.typing as npt
-
-    from tokenmill.pipeline.driving.context import RunContext
-    from tokenmill.pipeline.driving.isolation import Isolation
-    from tokenmill.pipeline.unit.plan import UnitTask
 
 # How often the parts are listed while no other driver was seen.
 LISTING_SECONDS = 30.0

@@ -5,27 +5,21 @@ Sources whose path or time changed are compared by content.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import JobChanged, UsageError
 from tokenmill.pipeline.planning.request import PrepareRequest, versions
 from tokenmill.sources import splits_of, with_identities
-from tokenmill.storage import scheme
+from tokenmill.storage import Folder, scheme
 from tokenmill.store.deny import read_rules
 from tokenmill.store.job import Job, Run
 from tokenmill.tokenization.tokenizer import REFERENCES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from tokenmill.storage import Folder
 
 # How many sources of each kind of change a message names.
 NAMED_SOURCES = 3

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from tokenmill.errors import UsageError
 from tokenmill.humanize import parse_fraction, parse_size
@@ -25,9 +26,6 @@ from tokenmill.tokenization.boundary_tokens import begin_note, boundary_token, e
 from tokenmill.tokenization.control_tokens import refuse_inexact_cut, spelled_special_tokens
 from tokenmill.tokenization.resolve import Vocabulary, resolve
 from tokenmill.tokenization.tokenizer import EngineChoice, choose_engine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 # A longer document is not tokenized, unless --max-document-bytes allows it. A worker of 1 GB can hold one this long.
 DEFAULT_DOCUMENT_BYTES = 32 << 20

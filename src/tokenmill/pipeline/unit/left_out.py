@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,10 +12,8 @@ from tokenmill.sources.documents import Documents, ReadOptions, RowArray, Slice,
 from tokenmill.storage import folder_at
 from tokenmill.store.deny import DenyList, read_deny_list
 from tokenmill.store.duplicates import DuplicateRows, read_duplicates
+from tokenmill.store.job import Job
 from tokenmill.store.part import DENIED, DUPLICATE
-
-if TYPE_CHECKING:
-    from tokenmill.store.job import Job
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from tokenmill.storage.untrusted.malformed import MalformedDataError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 _DATA_PAGE, _DATA_PAGE_V2 = 0, 3
