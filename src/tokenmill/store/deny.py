@@ -15,7 +15,6 @@ The store has a copy of the list, named by its hash, without repeated lines and 
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -30,7 +29,7 @@ import pyarrow.compute as pc
 
 from tokenmill.errors import UsageError
 from tokenmill.sources.plain_values import MAX_EXACT, TEXT, host
-from tokenmill.storage import Folder, folder_at
+from tokenmill.storage import Folder
 from tokenmill.storage.digest import Hasher, hash_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store.layout import DENY, damaged, lost
@@ -168,12 +167,6 @@ def canonical_list(data: bytes, path: str) -> bytes:
 def deny_name(blake3: str) -> str:
     """The name of the list in the store."""
     return f"{DENY}/{blake3}.jsonl"
-
-
-@functools.lru_cache(maxsize=1)
-def read_deny_list(directory: str, blake3: str) -> DenyList:
-    """Read the list of a store, and compare it with its hash."""
-    return read_rules(folder_at(directory), blake3)
 
 
 def read_rules(folder: Folder, blake3: str) -> DenyList:

@@ -20,8 +20,7 @@ from tokenmill.executors.fan_out import run_all
 from tokenmill.executors.outcomes import Executor
 from tokenmill.pipeline.planning.request import PrepareRequest
 from tokenmill.pipeline.unit import plan
-from tokenmill.pipeline.unit.documents import MAX_BATCH_BYTES, unit_documents
-from tokenmill.pipeline.unit.left_out import LeftOut
+from tokenmill.pipeline.unit.documents import MAX_BATCH_BYTES, LeftOut, unit_documents
 from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.store.deny import DenyList, parse_list

@@ -22,11 +22,11 @@ from tokenmill.pipeline.unit.documents import (
     WorkerLimits,
     document_tokens,
     existence,
+    left_out,
     loaded_tokenizer,
     prefetch_files,
     unit_tokens,
 )
-from tokenmill.pipeline.unit.left_out import left_out
 from tokenmill.pipeline.unit.part_builder import PartBuilder
 from tokenmill.pipeline.unit.plan import Position, UnitTask
 from tokenmill.sources.documents import Documents, SourceFile
