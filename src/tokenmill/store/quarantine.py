@@ -92,12 +92,6 @@ def with_lines(entries: Iterable[Quarantined], files: Sequence[SourceFile]) -> l
     return numbered
 
 
-def publish_unit_file(folder: Folder, part: PartSummary, entries: list[Quarantined]) -> None:
-    """Publish the quarantined rows of a part, before the part."""
-    if entries:
-        publish_entries(folder, unit_file(part), entries)
-
-
 def publish_entries(folder: Folder, name: str, entries: list[Quarantined]) -> None:
     """Publish the quarantined rows of a part under the name of their file."""
     folder.create(layout.QUARANTINE)

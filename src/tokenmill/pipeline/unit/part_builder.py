@@ -156,7 +156,8 @@ class BuiltPart:
         """Publish the kept columns and the rows in quarantine, then the part, which commits all of them."""
         if self.kept is not None:
             publish_kept(folder, kept_name(self.summary.unit), self.kept)
-        quarantine.publish_unit_file(folder, self.summary, self.bad)
+        if self.bad:
+            quarantine.publish_entries(folder, quarantine.unit_file(self.summary), self.bad)
         publish_part(folder, self.summary, self.content)
         return self.summary
 

@@ -13,6 +13,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -190,11 +191,11 @@ class DiskFolder:
                     os.unlink(entry.path)
 
 
+@dataclass(frozen=True, slots=True)
 class DiskRanges:
     """Byte ranges of the files of a folder on a disk."""
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    _folder: Folder
 
     def lines(self, name: str) -> Iterator[bytes]:
         """The lines of a file, read as they are consumed."""
@@ -236,11 +237,11 @@ class DiskRanges:
             raise truncated_error(self._folder.path(name), start + count)
 
 
+@dataclass(frozen=True, slots=True)
 class DiskRegions:
     """Files of a folder on a disk, which are written in place."""
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    _folder: Folder
 
     @contextlib.contextmanager
     def write(self, name: str, size: int, start: int) -> Iterator[BinaryIO]:

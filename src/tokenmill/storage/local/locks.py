@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import BinaryIO
 
 from tokenmill.errors import TRY_AGAIN, StoreError, UsageError
@@ -20,11 +21,11 @@ from tokenmill.storage.local.writing import writing
 CLEANUP_SECONDS = 20.0  # a process that cleans up after others may hold the exclusive lock this long
 
 
+@dataclass(frozen=True, slots=True)
 class DiskLocks:
     """The locks of a folder on a disk, by the names of their files."""
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    _folder: Folder
 
     @contextmanager
     def exclusive(self, name: str, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -19,12 +20,12 @@ CHUNK_BYTES = 1 << 20
 REPLACED = "Another process has changed the store, such as `tokenmill erase`. Open the store again."
 
 
+@dataclass(frozen=True, slots=True)
 class BucketRanges:
     """Byte ranges of the objects of a folder."""
 
-    def __init__(self, folder: Folder, clients: BucketClients) -> None:
-        self._folder = folder
-        self._clients = clients
+    _folder: Folder
+    _clients: BucketClients
 
     def lines(self, name: str) -> Iterator[bytes]:
         """The lines of an object, read as they are consumed."""

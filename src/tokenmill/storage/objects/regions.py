@@ -6,6 +6,7 @@ import itertools
 import posixpath
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -22,12 +23,12 @@ from tokenmill.storage.range_file import CHUNK_BYTES
 PREFETCH_CHUNKS = 6  # fetched in the background while one chunk is written
 
 
+@dataclass(frozen=True, slots=True)
 class BucketRegions:
     """Objects of a folder, and the objects of their regions."""
 
-    def __init__(self, folder: Folder, clients: BucketClients) -> None:
-        self._folder = folder
-        self._clients = clients
+    _folder: Folder
+    _clients: BucketClients
 
     def write(self, name: str, size: int, start: int) -> AbstractContextManager[BinaryIO]:  # noqa: ARG002 - protocol
         """Write a region as an object of its own. `finalize` joins these objects."""
