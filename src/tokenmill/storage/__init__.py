@@ -19,11 +19,11 @@ from tokenmill.storage.inputs import open_input as open_input
 from tokenmill.storage.inputs import prefetch as prefetch
 from tokenmill.storage.inputs import read_start as read_start
 from tokenmill.storage.inputs import stat as stat
+from tokenmill.storage.local.files import AlreadyPublishedError as AlreadyPublishedError
 from tokenmill.storage.local.listing import Directory as Directory
 from tokenmill.storage.local.listing import Identity as Identity
 from tokenmill.storage.local.listing import Listing as Listing
 from tokenmill.storage.local.listing import SkippedEntry as SkippedEntry
-from tokenmill.storage.local.writing import AlreadyPublishedError as AlreadyPublishedError
 from tokenmill.storage.open_folder import folder_at as folder_at
 from tokenmill.storage.prefetch import Threads as Threads
 from tokenmill.storage.prefetch import io_threads as io_threads

@@ -15,7 +15,7 @@ import msgspec
 from tokenmill.errors import StoreError, TokenizerError
 from tokenmill.storage import Folder, folder_at
 from tokenmill.storage.digest import canonical, digest_of, hash_of
-from tokenmill.storage.local.guards import is_private, is_private_file, make_private
+from tokenmill.storage.local.files import is_private, is_private_file, make_private
 from tokenmill.tokenization.resolve import Vocabulary, resolve
 from tokenmill.tokenization.spec import TokenizerSpec
 

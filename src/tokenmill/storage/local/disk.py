@@ -21,19 +21,23 @@ import pyarrow as pa
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.storage.addresses import absolute
 from tokenmill.storage.folder import Folder, Locks, Ranges, ReadRange, Regions
-from tokenmill.storage.local.guards import (
+from tokenmill.storage.local.files import (
+    AlreadyPublishedError,
+    EagerFile,
     check_size,
     has_link,
     is_inside,
     open_regular,
+    rename_if_absent,
     require_no_file,
     require_regular_file,
     require_unlinked,
+    sync_directory,
     truncated_error,
     unreadable,
+    writing,
 )
 from tokenmill.storage.local.locks import DiskLocks
-from tokenmill.storage.local.writing import AlreadyPublishedError, EagerFile, rename_if_absent, sync_directory, writing
 
 TEMPORARY_SUFFIX = ".tmp"
 CHUNK_BYTES = 1 << 20

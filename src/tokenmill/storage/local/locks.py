@@ -15,8 +15,7 @@ from typing import BinaryIO
 
 from tokenmill.errors import TRY_AGAIN, StoreError, UsageError
 from tokenmill.storage.folder import Folder, Lease
-from tokenmill.storage.local.guards import open_regular, require_unlinked
-from tokenmill.storage.local.writing import writing
+from tokenmill.storage.local.files import open_regular, require_unlinked, writing
 
 CLEANUP_SECONDS = 20.0  # a process that cleans up after others may hold the exclusive lock this long
 

@@ -19,8 +19,7 @@ from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.storage.addresses import absolute, split_url
 from tokenmill.storage.folder import Locks, Ranges, Regions
 from tokenmill.storage.interruptible import interruptible
-from tokenmill.storage.local.guards import MAX_BYTES
-from tokenmill.storage.local.writing import AlreadyPublishedError
+from tokenmill.storage.local.files import MAX_BYTES, AlreadyPublishedError
 from tokenmill.storage.objects import read
 from tokenmill.storage.objects.clients import BucketClients
 from tokenmill.storage.objects.errors import explained, is_rejection, no_conditional_create, reason

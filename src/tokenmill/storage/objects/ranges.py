@@ -11,7 +11,7 @@ import pyarrow as pa
 from tokenmill.errors import TRY_AGAIN, CorruptStore, SourceError
 from tokenmill.storage.addresses import FileInfo
 from tokenmill.storage.folder import Folder, ReadRange
-from tokenmill.storage.local.guards import MAX_BYTES, truncated_error
+from tokenmill.storage.local.files import MAX_BYTES, truncated_error
 from tokenmill.storage.objects import read
 from tokenmill.storage.objects.clients import BucketClients
 from tokenmill.storage.range_file import RangeFile
