@@ -37,8 +37,8 @@ from tokenmill.pipeline.unit.plan import tasks
 from tokenmill.storage.digest import hash_of
 from tokenmill.store import layout, quarantine, tables
 from tokenmill.store.collection import Collection, trial_notes
-from tokenmill.store.control_counts import ControlTokens
 from tokenmill.store.job import read_vocabulary
+from tokenmill.store.manifest import ControlTokens
 from tokenmill.store.member import Member
 from tokenmill.tokenization.token_bytes import token_bytes_lookup
 

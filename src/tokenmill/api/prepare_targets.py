@@ -29,7 +29,7 @@ from tokenmill.sources import Discovery, Ignored
 from tokenmill.sources.named_datasets import ResolvedSources
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store import layout
-from tokenmill.store.control_counts import ControlTokens
+from tokenmill.store.manifest import ControlTokens
 from tokenmill.tokenization.objects import TokenizerObject
 from tokenmill.tokenization.resolve import directory_name
 

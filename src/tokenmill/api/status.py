@@ -11,7 +11,8 @@ from tokenmill.humanize import Readable
 from tokenmill.options import StrPath
 from tokenmill.storage import folder_at
 from tokenmill.store.heartbeats import EndRecord, next_step
-from tokenmill.store.run_state import RunWatcher, manifest_totals
+from tokenmill.store.manifest import manifest_totals
+from tokenmill.store.run_state import RunWatcher
 from tokenmill.store.state import Operation, enter
 from tokenmill.system.arguments import checked
 

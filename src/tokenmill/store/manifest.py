@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import xxhash
 
 from tokenmill.errors import CorruptStore
+from tokenmill.humanize import Readable
+from tokenmill.sources.spelled import searched_documents
 from tokenmill.storage import Folder
 from tokenmill.storage.digest import canonical, hash_of
 from tokenmill.store.job import Run
@@ -110,3 +113,25 @@ def _check_manifest_run(folder: Folder, run: Run, manifest: pa.Table) -> None:
     if stated is None:
         raise damaged(folder, MANIFEST, "it does not name the run that it belongs to")
     raise ForeignManifest(*damaged(folder, MANIFEST, f"it belongs to another run than {RUN}").args)
+
+
+def manifest_totals(manifest: pa.Table) -> dict[str, int]:
+    """The sums of the manifest's counts: documents, tokens, text_bytes, skipped and quarantined."""
+    return {name: int(np.sum(manifest[name].to_numpy())) for name in COUNT_COLUMNS}
+
+
+class ControlTokens(Readable, msgspec.Struct, frozen=True):
+    """How many documents spell a control token, such as `<|im_start|>` or `<think>`, of those that were searched."""
+
+    documents: int
+    searched: int
+
+    @classmethod
+    def of(cls, manifest: pa.Table) -> ControlTokens:
+        """The counts of a store."""
+        documents = searched_documents(manifest["documents"].to_numpy())
+        return cls(int(np.sum(manifest["spelled"].to_numpy())), documents)
+
+    def plus(self, other: ControlTokens) -> ControlTokens:
+        """The counts of two stores."""
+        return ControlTokens(self.documents + other.documents, self.searched + other.searched)

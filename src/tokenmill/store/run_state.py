@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from tokenmill.storage import Folder
 from tokenmill.store import heartbeats, layout, tables
 from tokenmill.store.heartbeats import EndRecord, HeartbeatRecord, last_end
 from tokenmill.store.job import Run
-from tokenmill.store.manifest import COUNT_COLUMNS
 from tokenmill.store.state import is_suspect
 
 
@@ -101,11 +99,6 @@ class RunWatcher:
     @functools.cached_property
     def _planned_bytes(self) -> npt.NDArray[np.int64]:
         return tables.read_planned_bytes(self.folder, self.run)
-
-
-def manifest_totals(manifest: pa.Table) -> dict[str, int]:
-    """The sums of the manifest's counts: documents, tokens, text_bytes, skipped and quarantined."""
-    return {name: int(np.sum(manifest[name].to_numpy())) for name in COUNT_COLUMNS}
 
 
 def _process(holder: str | None, active: list[HeartbeatRecord]) -> int | str | None:
