@@ -16,8 +16,8 @@ from tokenmill.options import StrPath
 from tokenmill.storage import folder_at
 from tokenmill.store import heartbeats, layout, tables
 from tokenmill.store.heartbeats import EndRecord, HeartbeatRecord, last_end, next_step
-from tokenmill.store.manifest import manifest_totals
 from tokenmill.store.state import Operation, enter, is_suspect
+from tokenmill.store.tables import manifest_totals
 from tokenmill.system.arguments import checked
 
 LOCAL_SECONDS = 1.0

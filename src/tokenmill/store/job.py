@@ -309,7 +309,8 @@ def _check_tokenizer(job: Job) -> None:
         raise MalformedDataError(f"the vocabulary has the name {tokenizer.file[:100]!r}")
     if not re.fullmatch("([0-9a-f]{40})?", tokenizer.commit or "") or not (tokenizer.source or "").isprintable():
         raise MalformedDataError(f"the commit of the tokenizer is {str(tokenizer.commit)[:40]!r}")
-    tokens = [*tokenizer.added_tokens.values(), tokenizer.end_of_text, job.begin, job.end]
+    tokens = [tokenizer.end_of_text, job.begin, job.end]
+    tokens += [*tokenizer.special_tokens.values(), *tokenizer.plain_tokens.values()]
     if any(token is not None and not 0 <= token < tokenizer.vocabulary_size for token in tokens):
         raise MalformedDataError(f"a token is not among the {tokenizer.vocabulary_size} ids")
 

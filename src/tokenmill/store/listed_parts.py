@@ -16,8 +16,8 @@ from tokenmill.store import layout, tables
 from tokenmill.store.chain import Head, StoreVersion, head_at
 from tokenmill.store.job import require_run
 from tokenmill.store.kept import matching, read_kept
-from tokenmill.store.manifest import read_checksums
 from tokenmill.store.part import PartContent, PartSummary, check_content, check_fits, open_part
+from tokenmill.store.tables import read_checksums
 
 # The paths, the identities and the splits of sources.
 SourceColumns = tuple[pa.Array, npt.NDArray[np.uint64], list[str | None]]

@@ -17,8 +17,8 @@ from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.pipeline.unit.tokenize import Tokenize
 from tokenmill.storage import Folder
 from tokenmill.store.job import Run
-from tokenmill.store.manifest import log_run
 from tokenmill.store.state import read_mismatch
+from tokenmill.store.tables import log_run
 
 
 @dataclass(frozen=True, slots=True)

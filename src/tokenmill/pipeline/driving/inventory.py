@@ -19,8 +19,8 @@ from tokenmill.pipeline.planning.open_run import check_parts, remove_parts, with
 from tokenmill.pipeline.unit.part_summaries import ANY_SLICE, InvalidPart
 from tokenmill.store import event_log, layout, quarantine
 from tokenmill.store.chain import withdraw_manifest
-from tokenmill.store.manifest import log_run, read_manifest
 from tokenmill.store.state import read_mismatch, rechecked_checksums
+from tokenmill.store.tables import log_run, read_manifest
 
 # How often parts may turn out to be missing or damaged when the manifest is about to be written.
 MAX_COLLECTIONS = 5
