@@ -9,9 +9,13 @@ from tokenmill.storage.addresses import resolved as resolved
 from tokenmill.storage.addresses import scheme as scheme
 from tokenmill.storage.folder import Folder as Folder
 from tokenmill.storage.folder import Locks as Locks
+from tokenmill.storage.folder import Threads as Threads
 from tokenmill.storage.folder import free_bytes as free_bytes
+from tokenmill.storage.folder import io_threads as io_threads
+from tokenmill.storage.folder import prefetch_map as prefetch_map
 from tokenmill.storage.folder import publish_new as publish_new
 from tokenmill.storage.folder import read_existing as read_existing
+from tokenmill.storage.folder import thread_map as thread_map
 from tokenmill.storage.inputs import check_unchanged as check_unchanged
 from tokenmill.storage.inputs import find as find
 from tokenmill.storage.inputs import identity_at as identity_at
@@ -25,8 +29,4 @@ from tokenmill.storage.local.listing import Identity as Identity
 from tokenmill.storage.local.listing import Listing as Listing
 from tokenmill.storage.local.listing import SkippedEntry as SkippedEntry
 from tokenmill.storage.open_folder import folder_at as folder_at
-from tokenmill.storage.prefetch import Threads as Threads
-from tokenmill.storage.prefetch import io_threads as io_threads
-from tokenmill.storage.prefetch import prefetch_map as prefetch_map
-from tokenmill.storage.prefetch import thread_map as thread_map
 from tokenmill.storage.range_file import Span as Span

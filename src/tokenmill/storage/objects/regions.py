@@ -12,12 +12,11 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from tokenmill.errors import SourceError, StoreError
-from tokenmill.storage.folder import Folder
+from tokenmill.storage.folder import Folder, prefetch_map
 from tokenmill.storage.objects import read
 from tokenmill.storage.objects.clients import BucketClients
 from tokenmill.storage.objects.errors import explained
 from tokenmill.storage.objects.upload import Upload, part_bytes
-from tokenmill.storage.prefetch import prefetch_map
 from tokenmill.storage.range_file import CHUNK_BYTES
 
 PREFETCH_CHUNKS = 6  # fetched in the background while one chunk is written

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Self
 
 from tokenmill.storage.addresses import split_url
+from tokenmill.storage.folder import io_threads
 from tokenmill.storage.interruptible import interruptible
-from tokenmill.storage.prefetch import io_threads
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
