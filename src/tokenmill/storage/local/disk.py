@@ -23,6 +23,7 @@ from tokenmill.storage.addresses import absolute
 from tokenmill.storage.folder import Folder, Locks, Ranges, ReadRange, Regions
 from tokenmill.storage.local.files import (
     AlreadyPublishedError,
+    DiskLocks,
     EagerFile,
     check_size,
     has_link,
@@ -37,7 +38,6 @@ from tokenmill.storage.local.files import (
     unreadable,
     writing,
 )
-from tokenmill.storage.local.locks import DiskLocks
 
 TEMPORARY_SUFFIX = ".tmp"
 CHUNK_BYTES = 1 << 20

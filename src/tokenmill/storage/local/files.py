@@ -1,29 +1,33 @@
-"""Files on a disk: checks of a path before it is opened, and how files are written, named and synced.
+"""Files on a disk: checks of a path before it is opened, how files are written, named and synced, and locks.
 
-Another user may have put a link, a pipe or a device at a path. Some directories have to be private, such as one below
-the temporary directory: another user could create it first, under the expected name, and change its files later.
+Another user may have put a link, a pipe or a device at a path. Locks hold on a disk that several processes and machines
+share. The system releases them when the process ends. The exclusive holder writes its process id into the lock file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import io
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from tokenmill.errors import CorruptStore, StoreError
+from tokenmill.errors import TRY_AGAIN, CorruptStore, StoreError, UsageError
+from tokenmill.storage.folder import Folder, Lease
 
 MAX_BYTES = 1 << 30  # a larger file is never read whole
-ROOT = 0
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 FLUSH_BYTES = 8 << 20  # written between two requests to start writeback
 
 # What `link` fails with on file systems without hard links.
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS, errno.EXDEV)
+
+CLEANUP_SECONDS = 20.0  # a process that cleans up after others may hold the exclusive lock this long
 
 
 class AlreadyPublishedError(Exception):
@@ -164,39 +168,115 @@ def unreadable(path: str, error: OSError) -> StoreError:
     return StoreError(f"cannot read {path}", f"reason       {os.strerror(error.errno or 0)}")
 
 
-def make_private(directory: str) -> None:
-    """Make a directory and its parent so that only this user can write to them. Raises StoreError if that fails."""
-    with writing(directory):
-        os.makedirs(os.path.dirname(os.path.dirname(directory)), exist_ok=True)
-        for path in (os.path.dirname(directory), directory):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(path, 0o700)
-            _close_to_others(path)
-    if not is_private(directory):
-        raise StoreError(f"{directory} is not used", "reason       it is a link, or another user can write to it")
+@dataclass(frozen=True, slots=True)
+class DiskLocks:
+    """The locks of a folder on a disk, by the names of their files."""
+
+    _folder: Folder
+
+    @contextlib.contextmanager
+    def exclusive(self, name: str, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
+        """Hold the folder alone; see Locks. The system releases the lock however the process ends."""
+        with self._locked(name, fcntl.LOCK_EX, on_wait) as file:
+            with writing(file.name):
+                file.truncate(0)
+                os.write(file.fileno(), b"%d\n" % os.getpid())
+            yield
+
+    @contextlib.contextmanager
+    def shared(self, name: str) -> Iterator[None]:
+        """Hold the folder together with others. Raises UsageError if a process holds it exclusively for long.
+
+        The last of several processes takes the exclusive lock for a moment to clean up.
+        """
+        with self._locked(name, fcntl.LOCK_SH, timeout_seconds=CLEANUP_SECONDS) as file:
+            file.truncate(0)  # remove the process id of an earlier exclusive holder
+            yield
+
+    def holder(self, name: str) -> str | None:
+        """The process id of the exclusive holder, as text; None if no process holds it."""
+        if not self._folder.exists(name):
+            return None
+        with open_regular(self._folder.path(name)) as file:
+            return None if _try_lock(file, fcntl.LOCK_SH) else str(_holder(file))
+
+    def remove_if_empty(self, name: str) -> None:
+        """Remove the folder if it contains nothing but its lock file, which the caller holds."""
+        with contextlib.suppress(OSError):
+            if os.listdir(self._folder.root) == [name]:
+                os.unlink(self._folder.path(name))
+                os.rmdir(self._folder.root)  # fails if another process has created a file meanwhile
+
+    def lease(self, name: str) -> Lease:
+        """A lease of that name, not yet taken."""
+        return DiskLease(_lock_file(self._folder.path(f".{name}.lock")))
+
+    def check_conditional_create(self) -> None:
+        """Do nothing: a file system creates a name once."""
+
+    @contextlib.contextmanager
+    def _locked(
+        self, name: str, kind: int, on_wait: Callable[[str], None] | None = None, timeout_seconds: float = 0.0
+    ) -> Iterator[BinaryIO]:
+        """Hold a lock file. If others hold it after the timeout, call `on_wait` and block, or raise UsageError."""
+        with _lock_file(self._folder.path(name)) as file:
+            deadline = time.monotonic() + timeout_seconds
+            while not (taken := _try_lock(file, kind)) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            if not taken:
+                owner = str(_holder(file) or "several, on one or more machines")
+                if on_wait is None:
+                    raise UsageError(
+                        f"another run is writing to {self._folder.root}",
+                        f"process      {owner}",
+                        "Wait for it to end, stop it, or use another --out.",
+                        exit_code=TRY_AGAIN,
+                    )
+                on_wait(owner)
+                fcntl.flock(file, kind)
+            yield file
 
 
-def is_private(directory: str) -> bool:
-    """Whether a directory and its parent belong to this user or root, and no other user can write to them."""
-    return all(_is_safe(path, stat.S_ISDIR) for path in (os.path.dirname(directory), directory))
+class DiskLease:
+    """A lease as an exclusive file lock, which the system releases when its process ends."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def take(self) -> bool:
+        """Try to lock the file."""
+        return _try_lock(self._file, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        """Unlock and close the file."""
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        self._file.close()
 
 
-def is_private_file(path: str) -> bool:
-    """Whether a path is a regular file of this user or root, not a link, and no other user can write to it."""
-    return _is_safe(path, stat.S_ISREG)
+def _lock_file(path: str) -> BinaryIO:
+    """Open a lock file, and create it if it does not exist."""
+    with writing(path):
+        return open(require_unlinked(path), "a+b")
 
 
-def _is_safe(path: str, is_kind: Callable[[int], bool]) -> bool:
+def _try_lock(file: BinaryIO, kind: int) -> bool:
+    """Lock a file without waiting. Returns False if another process holds it."""
     try:
-        status = os.lstat(path)
-    except OSError:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
-    is_ours = status.st_uid in (os.geteuid(), ROOT)
-    return is_kind(status.st_mode) and is_ours and not status.st_mode & OTHERS_WRITE
+    except OSError as error:
+        raise StoreError(
+            f"{file.name} cannot be locked",
+            f"reason       {os.strerror(error.errno or 0)}",
+            "The file system has no locks, or they are off (Lustre: mount it with flock; NFS: run its lock service).",
+            "Use another --out, or a bucket, which needs none.",
+        ) from error
+    return True
 
 
-def _close_to_others(path: str) -> None:
-    """Remove the write permission of group and others, which a umask may have left."""
-    status = os.lstat(path)
-    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and status.st_mode & OTHERS_WRITE:
-        os.chmod(path, stat.S_IMODE(status.st_mode) & ~OTHERS_WRITE, follow_symlinks=False)
+def _holder(file: BinaryIO) -> int:
+    """The process id in a lock file; 0 if the file contains something else."""
+    file.seek(0)
+    text = file.read(16).strip()
+    return int(text) if text.isdigit() else 0
