@@ -18,7 +18,7 @@ from tokenmill.sources import KINDS
 from tokenmill.storage import Folder
 from tokenmill.storage.digest import Hasher, canonical, hash_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError
-from tokenmill.storage.untrusted.tables import count_rows, read_parquet
+from tokenmill.storage.untrusted.parquet_pages import count_rows, read_parquet
 from tokenmill.store.job import Run
 from tokenmill.store.layout import MANIFEST, PLAN, RUN, SOURCES, damaged, lost, table_name
 
