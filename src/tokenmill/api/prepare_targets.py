@@ -30,6 +30,7 @@ from tokenmill.sources.named_datasets import ResolvedSources
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store import layout
 from tokenmill.store.manifest import ControlTokens
+from tokenmill.store.tables import manifest_totals
 from tokenmill.tokenization.objects import TokenizerObject
 from tokenmill.tokenization.resolve import directory_name
 
@@ -127,9 +128,7 @@ class PrepareTarget:
         """The result of this store."""
         context, named = self.context, self.named
         job, events = context.frozen.run.job, context.events
-        totals = {
-            name: int(np.sum(manifest[name].to_numpy())) for name in ("documents", "tokens", "text_bytes", "skipped")
-        }
+        totals = manifest_totals(manifest)
         if not totals["documents"]:
             _note_empty(context, totals["skipped"], named.notes)
         elif _is_never_separated(context.frozen, totals["documents"] + totals["skipped"]):

@@ -130,8 +130,7 @@ class Documents:
 
     def null_mask(self) -> npt.NDArray[np.bool_]:
         """True for each document that is null."""
-        mask: npt.NDArray[np.bool_] = self.text.is_null().to_numpy(zero_copy_only=False)
-        return mask
+        return np.asarray(self.text.is_null())
 
     def reasons(self) -> dict[str, RowArray]:
         """The rows without text and those that were removed on purpose, by reason."""

@@ -263,8 +263,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _is_in(texts: pa.Array, wanted: list[str]) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = pc.is_in(texts, pa.array(wanted, TEXT)).to_numpy(zero_copy_only=False)
-    return found
+    return np.asarray(pc.is_in(texts, pa.array(wanted, TEXT)))
 
 
 def host_spellings(name: str) -> set[str]:

@@ -226,8 +226,7 @@ def file_bytes(summary: PartSummary, content: PartContent) -> int:
     """The size of the file of a part."""
     measure = pa.MockOutputStream()
     write_columns(measure, content, _metadata(summary))
-    size: int = measure.size()
-    return size
+    return int(measure.size())
 
 
 def _in_memory(summary: PartSummary, content: PartContent) -> pa.Buffer:

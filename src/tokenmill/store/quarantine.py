@@ -143,8 +143,7 @@ def _summaries(folder: Folder, units: Iterable[int], head: Head) -> Iterator[Par
 
 def units_to_check(manifest: pa.Table) -> list[int]:
     """The units with rows in quarantine."""
-    units: list[int] = np.flatnonzero(manifest["quarantined"].to_numpy() > 0).tolist()
-    return units
+    return list(np.flatnonzero(manifest["quarantined"].to_numpy() > 0).tolist())
 
 
 def unrecorded(folder: Folder, units: Iterable[int], head: Head = BASE) -> list[int]:

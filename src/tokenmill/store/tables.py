@@ -157,8 +157,7 @@ def read_planned_bytes(folder: Folder, run: Run) -> npt.NDArray[np.int64]:
     column = _read_plan_columns(folder, run, ["text_bytes"])["text_bytes"]
     if has_impossible_counts(column):
         raise damaged(folder, PLAN, "a unit has an invalid size")
-    planned: npt.NDArray[np.int64] = column.to_numpy()[: run.units]
-    return planned
+    return np.asarray(column.to_numpy()[: run.units])
 
 
 def _read_plan_columns(folder: Folder, run: Run, columns: list[str]) -> pa.Table:

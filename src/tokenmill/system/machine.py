@@ -130,9 +130,8 @@ def _set_oom_score(score: int) -> None:
 def oom_kills() -> tuple[int, int]:
     """How many processes the OOM killer has killed: in this cgroup, or else on this machine since boot."""
     own = cgroups.kills(cgroups.membership(os.getpid()))
-    return (
-        (own, 0) if own is not None else (0, kernel_oom_kills() or 0)
-    )  # the group's counter includes every kill in it
+    # The group's counter includes every kill in it.
+    return (own, 0) if own is not None else (0, kernel_oom_kills() or 0)
 
 
 def kernel_oom_kills() -> int | None:

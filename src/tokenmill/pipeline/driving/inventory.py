@@ -155,9 +155,7 @@ class PartInventory:
         doubtful = np.setdiff1d(units if with_content else self._unrecorded(units), sorted(unusable))
         fan_out, context = self._fan_out(executor), self.context
         unusable |= set(with_other_text(context.folder, context.frozen, context.limits, fan_out, doubtful))
-        if (
-            self.recheck and not frozen.head.number
-        ):  # the reference engine has confirmed the parts with these checksums, and no others
+        if self.recheck and not frozen.head.number:  # the reference engine has confirmed these checksums only
             confirmed = rechecked_checksums(context.folder, units, frozen.run.units)
             unusable |= set(self.manifest.unrecorded(units, confirmed).tolist())
         return sorted(unusable)

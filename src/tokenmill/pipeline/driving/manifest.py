@@ -145,8 +145,7 @@ class ManifestBuilder:
         units, documents, tokens = (table[name].to_numpy() for name in ("unit", "documents", "tokens"))
         token_bytes = np.dtype(self._run.job.tokenizer.dtype).itemsize
         min_bytes = tokens * token_bytes + documents * ROW_BYTES
-        short: list[int] = units[sizes[units] < np.maximum(min_bytes, 1)].tolist()
-        return short
+        return list(units[sizes[units] < np.maximum(min_bytes, 1)].tolist())
 
     def _add_reasons(self, summary: PartSummary) -> None:
         reasons: Counter[str] = Counter()

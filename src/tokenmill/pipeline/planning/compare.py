@@ -41,8 +41,7 @@ class SourceChanges:
 
     def paths(self, which: npt.NDArray[np.bool_]) -> list[str]:
         """The paths of some of them."""
-        paths: list[str] = self.table["path"].filter(pa.array(which)).to_pylist()
-        return paths
+        return list(self.table["path"].filter(pa.array(which)).to_pylist())
 
 
 def parse_moved(moved: Sequence[str]) -> list[tuple[str, str]]:
@@ -61,9 +60,8 @@ def compare_sources(folder: Folder, before: pa.Table, now: pa.Table, moved: Sequ
         _equal(before[name], now[name]) for name in ("path", "size", "fingerprint")
     )
     is_remote = np.array([bool(scheme(path)) for path in now["path"].to_pylist()], np.bool_)
-    proved = (
-        same_size & same_fingerprint & (same_path | is_remote)
-    )  # the fingerprint of a remote file is the hash of its content
+    # The fingerprint of a remote file is the hash of its content.
+    proved = same_size & same_fingerprint & (same_path | is_remote)
     identity = before["identity"].to_numpy().copy()
     if not proved.all():
         doubtful = pa.array(~proved)

@@ -80,9 +80,7 @@ def open_run(  # noqa: PLR0913, PLR0917 - the store, the request, and what plans
     message = "plan         another rank is at it"
     with run_once(folder.locks, PLANNING, lambda: folder.exists(layout.RUN), lambda: report.pending(message)):
         frozen = freeze(folder, request, executor, report.pending)
-    if (
-        frozen.files or frozen.unproved.any()
-    ):  # the other ranks would work on the store while this one compares its parts
+    if frozen.files or frozen.unproved.any():  # the other ranks would work on the store while its parts are compared
         raise JobChanged(
             "the parts of this store have to be compared with their sources first",
             *(f"reason       {note}" for note in frozen.notes),

@@ -211,14 +211,9 @@ def refuse_without_effect(
     kinds = set(discovery.table["kind"].cast("string").unique().to_pylist())
     if not kinds:
         return
-    of_rows = "Each row of these sources is a document."
+    of_rows, of_files = "Each row of these sources is a document.", "Each file, or each piece, is a document."
     unused = {
-        "--column": (
-            column,
-            kinds <= {"text"},
-            "text files have no columns",
-            "Each file, or each piece, is a document.",
-        ),
+        "--column": (column, kinds <= {"text"}, "text files have no columns", of_files),
         "--join": (join, kinds <= {"text", "csv"}, "no source has lists of strings", ""),
         "--separator": (separator, "text" not in kinds, "no source is a .txt file", of_rows),
     }

@@ -146,8 +146,7 @@ def _pieces(text: pa.LargeStringArray) -> pa.LargeStringArray:
 
 
 def _lengths(text: pa.LargeStringArray) -> npt.NDArray[np.int64]:
-    lengths: npt.NDArray[np.int64] = pc.binary_length(text).to_numpy(zero_copy_only=False)
-    return lengths
+    return np.asarray(pc.binary_length(text))
 
 
 def estimate_units(  # noqa: PLR0913 - the worker function, and the units to spread it over
