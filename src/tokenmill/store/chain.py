@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.errors import TRY_AGAIN, CorruptStore, IncompleteStore, StoreError
-from tokenmill.storage import Folder, folder_at, read_existing
+from tokenmill.storage import Folder, folder_at
 from tokenmill.storage.digest import hash_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables
@@ -30,8 +30,8 @@ from tokenmill.store.layout import (
     PARTS,
     REQUEST_NAME,
     damaged,
+    errors_of,
     kept_name,
-    lost,
     part_name,
     remove_manifest,
 )
@@ -262,10 +262,8 @@ def read_claim(folder: Folder, number: int) -> tuple[Claim, str]:
     """Read the claim of a change, and its hash."""
     name = claim_file(number)
     data = folder.read(name, MAX_JSON_BYTES)
-    try:
+    with errors_of(folder, name):
         claim = decode(data, Claim)
-    except MalformedDataError as damage:
-        raise damaged(folder, name, str(damage)) from damage
     hashes = [claim.identity, claim.files_hash, claim.selector_hash]
     hashes += [text for change in claim.history for text in (change.documents_hash, change.digest)]
     counts = [count for change in claim.history for count in (change.documents, change.tokens)]
@@ -387,9 +385,8 @@ def erased_rules(folder: Folder, head: Head) -> bytes:
 def read_rules(folder: Folder, claim: Claim) -> bytes:
     """The list of a claim, in which values are hashed."""
     name = table_file(claim.number, "deny", claim.selector_hash)
-    data = read_existing(folder, name)
-    if data is None:
-        raise lost(folder, name)
+    with errors_of(folder, name):
+        data = folder.read(name)
     if hash_of(data) != claim.selector_hash:
         raise damaged(folder, name, "it is not the list that the claim names")
     return data

@@ -32,7 +32,7 @@ from tokenmill.sources.plain_values import MAX_EXACT, TEXT, host
 from tokenmill.storage import Folder
 from tokenmill.storage.digest import Hasher, hash_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
-from tokenmill.store.layout import DENY, damaged, lost
+from tokenmill.store.layout import DENY, damaged, errors_of
 
 IsWanted = Callable[[pa.Array], npt.NDArray[np.bool_]]
 """Which of some texts are wanted."""
@@ -171,17 +171,14 @@ def deny_name(blake3: str) -> str:
 
 def read_rules(folder: Folder, blake3: str) -> DenyList:
     """The rules of the list of a store. Raises CorruptStore if a line is no rule."""
-    try:
+    with errors_of(folder, deny_name(blake3)):
         return parse_list(read_content(folder, blake3))
-    except MalformedDataError as damage:
-        raise damaged(folder, deny_name(blake3), str(damage)) from damage
 
 
 def read_content(folder: Folder, blake3: str) -> bytes:
     """The content of the list of a store."""
-    if not folder.exists(deny_name(blake3)):
-        raise lost(folder, deny_name(blake3))
-    content = folder.read(deny_name(blake3))
+    with errors_of(folder, deny_name(blake3)):
+        content = folder.read(deny_name(blake3))
     if hash_of(content) != blake3:
         raise damaged(folder, deny_name(blake3), "it is not the list that the job names")
     return content

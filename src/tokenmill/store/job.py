@@ -21,7 +21,7 @@ from tokenmill.storage import Folder, read_existing
 from tokenmill.storage.digest import differences, digest_of
 from tokenmill.storage.local.listing import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
-from tokenmill.store.layout import MAX_JSON_BYTES, RUN, TOKENIZER, damaged, lost, refuse_other_format
+from tokenmill.store.layout import MAX_JSON_BYTES, RUN, TOKENIZER, damaged, errors_of, refuse_other_format
 from tokenmill.tokenization.control_tokens import control_tokens, marked, marks_of
 from tokenmill.tokenization.spec import TokenizerSpec
 
@@ -223,7 +223,7 @@ def read_run(folder: Folder) -> Run | None:
     data = read_existing(folder, RUN, MAX_JSON_BYTES)
     if data is None:
         return None
-    try:
+    with errors_of(folder, RUN):
         refuse_other_format(folder, data, STORE_FORMAT, "Prepare it again.")
         content = _check_checksum(data)
         _refuse_unknown_options(folder, content.get("job"))
@@ -232,8 +232,6 @@ def read_run(folder: Folder) -> Run | None:
         _check_tokenizer(run.job)
         _check_options(run.job)
         _check_files(run)
-    except MalformedDataError as damage:
-        raise damaged(folder, RUN, str(damage)) from damage
     return run
 
 
@@ -259,12 +257,8 @@ def no_store(folder: Folder) -> StoreError:
 def read_vocabulary(folder: Folder, tokenizer: TokenizerSpec) -> bytes:
     """Read the vocabulary of a run and compare it with its BLAKE3."""
     name = f"{TOKENIZER}/{tokenizer.file}"
-    try:
+    with errors_of(folder, name):
         content = folder.read(name)
-    except StoreError:
-        if folder.exists(name):
-            raise
-        raise lost(folder, name) from None
     if hashlib.sha256(content).hexdigest() != tokenizer.sha256:
         raise damaged(folder, name, f"it is not the vocabulary that {RUN} names")
     return content

@@ -13,14 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from tokenmill.errors import CorruptStore, StoreError
+from tokenmill.errors import CorruptStore
 from tokenmill.sources import KINDS
 from tokenmill.storage import Folder
 from tokenmill.storage.digest import Hasher, canonical, hash_of
-from tokenmill.storage.untrusted.malformed import MalformedDataError
 from tokenmill.storage.untrusted.parquet_pages import count_rows, read_parquet
 from tokenmill.store.job import Run
-from tokenmill.store.layout import MANIFEST, PLAN, RUN, SOURCES, damaged, lost, table_name
+from tokenmill.store.layout import MANIFEST, PLAN, RUN, SOURCES, damaged, errors_of, table_name
 
 FOOTER_BYTES = 1 << 20
 """The bytes read from the end of a table. The footers of plan and sources are smaller."""
@@ -115,18 +114,11 @@ def read_table(
         schema: The expected schema, or several of them; by default the schema of the table with this name.
         wanted: The columns to read; by default all.
     """
-    try:
+    with errors_of(folder, name, may_be_absent=blake3 is None):
         data = folder.buffer(name)
-    except StoreError:
-        if blake3 is None or folder.exists(name):
-            raise
-        raise lost(folder, name) from None
-    if blake3 is not None and hash_of(data) != blake3:
-        raise damaged(folder, name, f"it is not the file that {RUN} names")
-    try:
+        if blake3 is not None and hash_of(data) != blake3:
+            raise damaged(folder, name, f"it is not the file that {RUN} names")
         return read_parquet(data, schema or _SCHEMAS.get(name), _OPTIONAL, wanted)
-    except MalformedDataError as damage:
-        raise damaged(folder, name, str(damage)) from damage
 
 
 def parts_digest(manifest: pa.Table) -> str:
@@ -183,17 +175,10 @@ def check_tables(folder: Folder, run: Run) -> None:
 
 def _check_rows(folder: Folder, name: str, expected: int) -> None:
     """Compare a count of `run.json` with its table, before memory of that size is allocated."""
-    try:
+    with errors_of(folder, name):
         size = folder.size(name)
-    except StoreError:
-        if folder.exists(name):
-            raise
-        raise lost(folder, name) from None
-    tail = min(size, FOOTER_BYTES)  # a plan can have hundreds of megabytes, and the store can be remote
-    try:
+        tail = min(size, FOOTER_BYTES)  # a plan can have hundreds of megabytes, and the store can be remote
         rows = count_rows(pa.py_buffer(folder.ranges.read_at(name, size - tail, tail)), size)
-    except MalformedDataError as damage:
-        raise damaged(folder, name, str(damage)) from damage
     if rows != expected:
         raise damaged(folder, RUN, f"it states {expected} rows in {name}, which has {rows}")
 
