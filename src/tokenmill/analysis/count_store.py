@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -114,8 +114,8 @@ class StoreCounter:
         counts = ValueCounts()
         self.fan_out.begin(f"by {column}", int(self._tokens.sum()))
         choice = ColumnChoice.parse(column)
-        for member, parts in zip(self.stores.members, self._parts.by_store(), strict=True):
-            is_kept = choice.name in member.run.job.keep
+        for member, store in zip(self.stores.members, self._parts.stores, strict=True):
+            is_kept, parts = choice.name in member.run.job.keep, replace(self._parts, stores=(store,))
             self._count_member(member, CountValues(self.stores.job, parts, choice, BATCH_BYTES, is_kept), counts)
         counts.require_column()
         return counts

@@ -152,11 +152,11 @@ class Head:
 
     def part_file(self, unit: int) -> str:
         """The name of the part of a unit."""
-        return part_name(unit, self._hashes.get(unit, ""))
+        return part_name(unit, self._hashes.get(unit, ("", ""))[0])
 
     def kept_file(self, unit: int) -> str:
         """The name of the kept columns of a unit."""
-        return kept_name(unit, self._kept_hashes.get(unit, ""))
+        return kept_name(unit, self._hashes.get(unit, ("", ""))[1])
 
     def manifest(self, base: pa.Table) -> pa.Table:
         """The manifest of a store with the parts of this head."""
@@ -177,12 +177,10 @@ class Head:
         return self.history[change - 1].request if change else ""
 
     @functools.cached_property
-    def _hashes(self) -> dict[int, str]:
-        return dict(zip(self.files["unit"].to_pylist(), self.files["hash"].to_pylist(), strict=True))
-
-    @functools.cached_property
-    def _kept_hashes(self) -> dict[int, str]:
-        return dict(zip(self.files["unit"].to_pylist(), self.files["kept"].to_pylist(), strict=True))
+    def _hashes(self) -> dict[int, tuple[str, str]]:
+        """By changed unit, the hashes of its part and of its kept columns."""
+        units, *hashes = (self.files[name].to_pylist() for name in ("unit", "hash", "kept"))
+        return dict(zip(units, zip(*hashes, strict=True), strict=True))
 
 
 BASE = Head()

@@ -144,7 +144,7 @@ class Job(msgspec.Struct, frozen=True):
             "--null": "" if self.null == SKIP else self.null,
             "--special": "" if self.special == TEXT else self.special,
             "--template-special": self.template_special,
-            "--dedup": "" if self.dedup is None else _found(self.dedup),
+            "--dedup": "" if self.dedup is None else f"exact, blake3 {self.dedup}" if self.dedup else "exact",
             "--min-tokens": "" if self.min_tokens is None else str(self.min_tokens),
             "--max-tokens": "" if self.max_tokens is None else str(self.max_tokens),
         }
@@ -167,10 +167,6 @@ class Job(msgspec.Struct, frozen=True):
     def differences(self, now: Job) -> list[tuple[str, str, str]]:
         """The choices that differ: (name, value in this job, value in the other)."""
         return differences(self.identity(), now.identity())
-
-
-def _found(dedup: str) -> str:
-    return f"exact, blake3 {dedup}" if dedup else "exact"
 
 
 def _token(token: int | None) -> str:

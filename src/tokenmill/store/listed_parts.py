@@ -124,10 +124,6 @@ class ListedParts:
         folders = [folder_at(store.directory) for store in self.stores]
         return next((folder for folder in folders if folder.is_remote), folders[0])
 
-    def by_store(self) -> list[ListedParts]:
-        """The parts of each store by itself."""
-        return [ListedParts((store,), self.dtype) for store in self.stores]
-
     def open(self, part: int, *, content_too: bool) -> tuple[PartSummary, PartContent]:
         """Open a part. Its summary has the numbers of its own store, its content those of the collection.
 

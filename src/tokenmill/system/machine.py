@@ -112,17 +112,8 @@ def threads() -> int:
         return threading.active_count()
 
 
-def raise_oom_score() -> None:
-    """Ask the kernel to kill this process before others when memory runs out, where it supports that."""
-    _set_oom_score(500)
-
-
-def reset_oom_score() -> None:
-    """Reset this process's oom_score_adj to 0, so that workers (500) are killed before it."""
-    _set_oom_score(0)
-
-
-def _set_oom_score(score: int) -> None:
+def set_oom_score(score: int) -> None:
+    """Let the kernel kill this process before others if memory runs out: 500 for a worker, 0 as usual."""
     with contextlib.suppress(OSError), open(f"{procfs.PROC}/self/oom_score_adj", "w") as file:
         file.write(str(score))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
@@ -52,53 +51,28 @@ class RunCompletion:
     ) -> None:
         frozen, isolation = context.frozen, Isolation()
         self._context = context
-        self._manifest = ManifestBuilder(context.folder, frozen.run, frozen.plan, frozen.sources, frozen.head)
-        self._committed = CommittedUnits(context, isolation)
+        self.manifest = ManifestBuilder(context.folder, frozen.run, frozen.plan, frozen.sources, frozen.head)
+        self.committed = CommittedUnits(context, isolation)
         self._inventory = PartInventory(
             context,
-            self._manifest,
-            self._committed,
+            self.manifest,
+            self.committed,
             repair=options.repair,
             retry_quarantine=options.retry_quarantine,
         )
         self._metrics = options.metrics
-        self._budget = RowBudget(context, self._manifest, isolation, self._committed, options.limits)
-        self._driver = Driver(
+        self._budget = RowBudget(context, self.manifest, isolation, self.committed, options.limits)
+        self.driver = Driver(
             context,
             engine,
-            self._manifest,
-            self._committed,
-            Schedule(context, self._committed),
+            self.manifest,
+            self.committed,
+            Schedule(context, self.committed),
             isolation,
             self._inventory,
             self._budget,
             companions,
         )
-
-    @property
-    def engine(self) -> str:
-        """The engine that encodes now."""
-        return self._driver.engine
-
-    @property
-    def seconds(self) -> float:
-        """The time that was spent on units."""
-        return self._driver.seconds
-
-    @property
-    def units_done_before(self) -> int:
-        """How many units have a part that this call has not made."""
-        return len(self._committed.earlier())
-
-    @property
-    def skipped_reasons(self) -> Counter[str]:
-        """How many rows are skipped, for each reason."""
-        return +self._manifest.skipped_reasons
-
-    @property
-    def quarantined(self) -> int:
-        """How many rows are in quarantine."""
-        return self._manifest.quarantined
 
     def complete(self, pool: Pool, check_rows: Callable[[int], None], needs: DiskNeeds | None = None) -> pa.Table:
         """Do what is missing and publish the manifest. If that fails, list the rows in quarantine so far.
@@ -112,15 +86,15 @@ class RunCompletion:
         context = self._context
         run, root = context.frozen.run, context.folder.root
         sink = None if self._metrics is None else MetricsFile(self._metrics, run, root)
-        heartbeat = Heartbeat(context.folder, context.events, pool, context.rank_share, self._committed.progress, sink)
+        heartbeat = Heartbeat(context.folder, context.events, pool, context.rank_share, self.committed.progress, sink)
         with heartbeat:
             try:
                 self._inventory.take_stock(pool)
-                missing = self._committed.missing()
+                missing = self.committed.missing()
                 if needs is not None:
-                    check_room(context, self.engine, missing, pool, needs)
-                units, workers = context.frozen.run.units, context.workers
-                context.events.log.add("start", units=units, missing=len(missing), workers=workers, engine=self.engine)
+                    check_room(context, self.driver.engine, missing, pool, needs)
+                units, workers, engine = context.frozen.run.units, context.workers, self.driver.engine
+                context.events.log.add("start", units=units, missing=len(missing), workers=workers, engine=engine)
                 while (manifest := self.attempt(pool, check_rows)) is None:
                     pass
             except BaseException:
@@ -133,16 +107,16 @@ class RunCompletion:
 
     def attempt(self, executor: Executor, check_rows: Callable[[int], None] = lambda _: None) -> pa.Table | None:
         """Do what is missing and publish the manifest, unless another driver did; None if units are to do again."""
-        self._driver.run(executor)
+        self.driver.run(executor)
         context = self._context
         with self._manifest_turn() as is_ours:
             if not is_ours:
                 manifest = enter(context.folder, Operation.READ).manifest
-                self._manifest.adopt(manifest)
+                self.manifest.adopt(manifest)
             elif not self._inventory.collect(executor):
                 return None
             self._budget.check()
-            check_rows(self._manifest.rows)
+            check_rows(self.manifest.rows)
             return self._inventory.publish() if is_ours else manifest
 
     def _manifest_turn(self) -> AbstractContextManager[bool]:

@@ -197,7 +197,7 @@ class Driver:
             return
         self.committed.commit(task)
         if committed.by_other_driver:
-            self.schedule.note_other_driver()
+            self.schedule.saw_other_driver = True
         self.manifest.add(committed.summary)
         if committed.engine != engine:
             self.chosen_engine = committed.engine
