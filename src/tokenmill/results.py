@@ -56,8 +56,8 @@ from tokenmill.pipeline.bench.result import Cell as Cell
 from tokenmill.pipeline.bench.result import Corpus as Corpus
 from tokenmill.pipeline.planning.estimate import Estimate as Estimate
 from tokenmill.sources import Ignored as Ignored
-from tokenmill.store.control_counts import ControlTokens as ControlTokens
 from tokenmill.store.heartbeats import EndRecord as EndRecord
+from tokenmill.store.manifest import ControlTokens as ControlTokens
 from tokenmill.store.part import PartContent as PartContent
 from tokenmill.store.part import SkippedRow as SkippedRow
 from tokenmill.store.reader import Document as Document

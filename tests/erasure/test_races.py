@@ -21,7 +21,7 @@ from tokenmill.erasure import reconcile
 from tokenmill.errors import CORRUPT, TRY_AGAIN, CorruptStore, JobChanged, RunFailed
 from tokenmill.exports import converge_shard
 from tokenmill.storage import folder_at
-from tokenmill.storage.local.locks import DiskLocks
+from tokenmill.storage.local.files import DiskLocks
 from tokenmill.store.chain import read_head
 from tokenmill.store.job import require_run
 from tokenmill.store.layout import hashed_name

@@ -475,7 +475,7 @@ def test_a_run_gives_up_an_engine_that_fails_an_audit(
     assert run.attempt(InlineExecutor()) is not None
     assert part_bytes(tmp_path / "out") == part_bytes(tmp_path / "right")
     assert len(calls) == 5
-    assert run.engine == "tiktoken"
+    assert run.driver.engine == "tiktoken"
     assert re.search(r"different tokens for one document \(file .*parquet, row \d+\).*tiktoken", events.notices[0])
 
 

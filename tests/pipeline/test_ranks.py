@@ -28,7 +28,7 @@ from tokenmill.pipeline.planning import run_once as run_once_module
 from tokenmill.pipeline.planning.ranks import RankShare, choose_rank_share
 from tokenmill.pipeline.planning.run_once import FINISHING, run_once
 from tokenmill.storage import folder_at
-from tokenmill.storage.local import locks
+from tokenmill.storage.local import files
 from tokenmill.storage.objects import lease
 from tokenmill.system import machine, slurm
 
@@ -284,7 +284,7 @@ def test_ranks_and_a_run_alone_do_not_mix_on_a_disk(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that holds the store for itself keeps ranks out, and the other way round; both say so."""
-    monkeypatch.setattr(locks, "CLEANUP_SECONDS", 0.2)
+    monkeypatch.setattr(files, "CLEANUP_SECONDS", 0.2)
     folder = folder_at(str(tmp_path / "out"))
     folder.create()
     with (

@@ -13,7 +13,7 @@ from tests.support.source_files import source
 from tokenmill import sources
 from tokenmill.errors import SourceError
 from tokenmill.pipeline.unit import plan as planning
-from tokenmill.sources import parquet, parquet_footer
+from tokenmill.sources import parquet
 from tokenmill.sources.documents import ReadOptions, Slice, SourceFile
 from tokenmill.storage import folder_at
 from tokenmill.storage.addresses import FileInfo
@@ -33,7 +33,7 @@ def test_reading_stays_within_the_byte_ranges(tmp_path: Path) -> None:
     """`byte_ranges` has all that a slice takes: nothing of the file's footer, little of its other columns."""
     path = write_parquet(tmp_path / "corpus.parquet", TEXTS, row_group_size=40)
     file, data = source(path), Path(path).read_bytes()
-    footer = parquet_footer.read_footer(file, ("text",))
+    footer = parquet.read_footer(file, ("text",))
     for file_slice in slices(file, 2000):
         spans = parquet.byte_ranges(file, file_slice, ReadOptions())
         groups = range(file_slice.start, file_slice.stop)

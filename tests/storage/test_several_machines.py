@@ -35,7 +35,7 @@ from tokenmill.sources.documents import ReadOptions, Slice
 from tokenmill.storage import folder_at, range_file
 from tokenmill.storage.addresses import FileInfo
 from tokenmill.storage.interruptible import interruptible
-from tokenmill.storage.local.writing import AlreadyPublishedError
+from tokenmill.storage.local.files import AlreadyPublishedError
 from tokenmill.store.part import PartContent, PartSummary, open_part, write_part
 
 

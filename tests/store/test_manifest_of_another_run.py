@@ -19,7 +19,7 @@ from tokenmill import errors
 from tokenmill.storage import folder_at
 from tokenmill.store import layout, tables
 from tokenmill.store.job import require_run
-from tokenmill.store.manifest import MANIFEST_RUN, read_manifest
+from tokenmill.store.tables import MANIFEST_RUN, read_manifest
 
 pytestmark = pytest.mark.timeout(240)
 

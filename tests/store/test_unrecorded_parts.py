@@ -16,7 +16,7 @@ from tests.support.small_stores import Kept, prepare
 from tokenmill import errors
 from tokenmill.storage import folder_at
 from tokenmill.store.job import require_run
-from tokenmill.store.manifest import log_run
+from tokenmill.store.tables import log_run
 
 pytestmark = pytest.mark.timeout(240)
 UNIT_BYTES = 3000

@@ -36,8 +36,8 @@ from tokenmill.exports.job import read_frozen  # noqa: E402
 from tokenmill.pipeline.planning.freeze import load_existing  # noqa: E402
 from tokenmill.storage import Folder, folder_at, stat  # noqa: E402
 from tokenmill.storage.untrusted.malformed import MalformedDataError  # noqa: E402
-from tokenmill.storage.untrusted.parquet_pages import RowGroup, count_pages, read_groups  # noqa: E402
-from tokenmill.storage.untrusted.tables import read_batch, read_parquet  # noqa: E402
+from tokenmill.storage.untrusted.parquet_pages import RowGroup, count_pages, read_groups, read_parquet  # noqa: E402
+from tokenmill.storage.untrusted.tables import read_batch  # noqa: E402
 from tokenmill.store import tables  # noqa: E402
 from tokenmill.store.job import require_run  # noqa: E402
 from tokenmill.store.part import (  # noqa: E402

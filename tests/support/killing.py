@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill.store import tables
-from tokenmill.store.manifest import MANIFEST_RUN
+from tokenmill.store.tables import MANIFEST_RUN
 
 WAIT_SECONDS = 60.0
 """The longest that anything here waits for a condition."""

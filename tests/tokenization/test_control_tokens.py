@@ -22,8 +22,7 @@ from tests.tokenization.test_families import assert_same, encoded, vocabulary_of
 from tokenmill.errors import JobChanged, RunFailed, UsageError
 from tokenmill.pipeline.unit import documents as units
 from tokenmill.results import PrepareResult
-from tokenmill.sources.spelled import Spellings
-from tokenmill.store.control_counts import searched, searched_documents
+from tokenmill.sources.spelled import Spellings, searched, searched_documents
 from tokenmill.tokenization.control_tokens import control_tokens, marks_of
 from tokenmill.tokenization.engines.protocol import CannotEncode, Encoded
 from tokenmill.tokenization.engines.tiktoken import parse_ranks

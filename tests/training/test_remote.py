@@ -22,7 +22,7 @@ from tests.support.servers.seaweed import Bucket, start_seaweed
 from tokenmill.errors import CorruptStore
 from tokenmill.storage import folder_at, io_threads
 from tokenmill.storage.digest import hash_of
-from tokenmill.storage.prefetch import THREADS
+from tokenmill.storage.folder import THREADS
 from tokenmill.store import layout
 from tokenmill.store.part import open_part
 from tokenmill.store.part_ranges import open_ranged

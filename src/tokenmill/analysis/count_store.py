@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -37,8 +37,8 @@ from tokenmill.pipeline.unit.plan import tasks
 from tokenmill.storage.digest import hash_of
 from tokenmill.store import layout, quarantine, tables
 from tokenmill.store.collection import Collection, trial_notes
-from tokenmill.store.control_counts import ControlTokens
 from tokenmill.store.job import read_vocabulary
+from tokenmill.store.manifest import ControlTokens
 from tokenmill.store.member import Member
 from tokenmill.tokenization.token_bytes import token_bytes_lookup
 
@@ -114,8 +114,8 @@ class StoreCounter:
         counts = ValueCounts()
         self.fan_out.begin(f"by {column}", int(self._tokens.sum()))
         choice = ColumnChoice.parse(column)
-        for member, parts in zip(self.stores.members, self._parts.by_store(), strict=True):
-            is_kept = choice.name in member.run.job.keep
+        for member, store in zip(self.stores.members, self._parts.stores, strict=True):
+            is_kept, parts = choice.name in member.run.job.keep, replace(self._parts, stores=(store,))
             self._count_member(member, CountValues(self.stores.job, parts, choice, BATCH_BYTES, is_kept), counts)
         counts.require_column()
         return counts

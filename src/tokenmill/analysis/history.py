@@ -262,8 +262,7 @@ class _WorkClock:
         """The working time at these times."""
         index = np.maximum(np.searchsorted(self._starts, times, side="right") - 1, 0)
         elapsed = np.clip(times - self._starts[index], 0.0, self._stops[index] - self._starts[index])
-        converted: Numbers = self._before[index] + elapsed
-        return converted
+        return np.asarray(self._before[index] + elapsed)
 
     def pauses(self) -> list[Pause]:
         """The pauses. One before any working time does not count: that session logged nothing but its start."""

@@ -27,8 +27,7 @@ def bucket(lengths: Counts) -> Counts:
     """The bucket of each length."""
     clipped = np.clip(lengths, 0, LONGEST)
     shift = np.maximum(np.frexp(clipped.astype(np.float64))[1] - 8, 0).astype(np.int64)  # below 2**53, so exact
-    buckets: Counts = np.where(shift == 0, clipped, EXACT + (shift - 1) * STEPS + (clipped >> shift) - STEPS)
-    return buckets
+    return np.asarray(np.where(shift == 0, clipped, EXACT + (shift - 1) * STEPS + (clipped >> shift) - STEPS))
 
 
 def first_lengths() -> Counts:

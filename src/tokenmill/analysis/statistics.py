@@ -6,8 +6,8 @@ import msgspec
 
 from tokenmill.analysis.history import History
 from tokenmill.humanize import Readable
-from tokenmill.store.control_counts import ControlTokens
 from tokenmill.store.job import Run
+from tokenmill.store.manifest import ControlTokens
 
 
 class TokenShare(Readable, msgspec.Struct, frozen=True):

@@ -17,8 +17,8 @@ from tokenmill.pipeline.driving.row_limits import RowLimits
 from tokenmill.pipeline.planning.request import BadDocumentPolicy
 from tokenmill.storage import folder_at
 from tokenmill.store import layout
-from tokenmill.store.run_state import manifest_totals
 from tokenmill.store.state import Operation, State, enter
+from tokenmill.store.tables import manifest_totals
 from tokenmill.system.arguments import checked
 
 PRELOAD = ("tokenmill.pipeline.unit.tokenize",)

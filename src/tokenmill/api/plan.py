@@ -63,12 +63,8 @@ def plan(options: PrepareOptions) -> PlanResult:
     Arguments that change nothing in the estimate are accepted.
     """
     call = read_call(options)
-    with open_executor(
-        LOCAL, (*call.worker_modules, "tokenmill.pipeline.planning.sample"), options.executor, options.reporter
-    ) as (
-        pool,
-        report,
-    ):
+    modules = (*call.worker_modules, "tokenmill.pipeline.planning.sample")
+    with open_executor(LOCAL, modules, options.executor, options.reporter) as (pool, report):
         discovery = call.find_sources(report)
         folders = [None] * len(call.tokenizers) if call.out is None else store_folders(call.out, call.tokenizers)
         requests = [call.request(*each) for each in zip(call.tokenizers, repeat(discovery), folders)]

@@ -193,10 +193,10 @@ def prepare(options: PrepareOptions) -> PrepareResult:
                 announce(store.context, store.request, resources, pool)
             if len(stores) > 1:
                 report.say(f"\nstore        {store.folder.root}")
-            announce_store(store.context, store.request, run.units_done_before - store.context.events.step.units)
+            announce_store(store.context, store.request, len(run.committed.earlier()) - store.context.events.step.units)
             manifest = run.complete(pool, store.named.check_end, None if force else store.disk_needs(later, shuffle))
             seconds = time.monotonic() - started
-            unit_seconds += run.seconds
+            unit_seconds += run.driver.seconds
             exported = [export_stores([store.folder.root], None, each, report, pool) for each in store.exports]
             results.append(store.result(run, manifest, seconds, unit_seconds, exported))
         return msgspec.structs.replace(results[0], others=results[1:])

@@ -29,7 +29,8 @@ from tokenmill.sources import Discovery, Ignored
 from tokenmill.sources.named_datasets import ResolvedSources
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store import layout
-from tokenmill.store.control_counts import ControlTokens
+from tokenmill.store.manifest import ControlTokens
+from tokenmill.store.tables import manifest_totals
 from tokenmill.tokenization.objects import TokenizerObject
 from tokenmill.tokenization.resolve import directory_name
 
@@ -127,9 +128,7 @@ class PrepareTarget:
         """The result of this store."""
         context, named = self.context, self.named
         job, events = context.frozen.run.job, context.events
-        totals = {
-            name: int(np.sum(manifest[name].to_numpy())) for name in ("documents", "tokens", "text_bytes", "skipped")
-        }
+        totals = manifest_totals(manifest)
         if not totals["documents"]:
             _note_empty(context, totals["skipped"], named.notes)
         elif _is_never_separated(context.frozen, totals["documents"] + totals["skipped"]):
@@ -138,7 +137,7 @@ class PrepareTarget:
         return PrepareResult(
             directory=context.folder.root,
             tokenizer=job.tokenizer.name,
-            engine=run.engine,
+            engine=run.driver.engine,
             begin_token=job.begin,
             end_token=job.end,
             end_token_text=None if job.end is None else job.tokenizer.spelling(job.end),
@@ -149,8 +148,8 @@ class PrepareTarget:
             tokens=totals["tokens"],
             text_bytes=totals["text_bytes"],
             skipped_rows=totals["skipped"],
-            skipped_reasons=dict(run.skipped_reasons),
-            quarantined=run.quarantined,
+            skipped_reasons=dict(+run.manifest.skipped_reasons),
+            quarantined=totals["quarantined"],
             deaths=events.step.deaths,
             seconds=round(seconds, 3),
             tokens_per_second=round(events.step.tokens / unit_seconds),

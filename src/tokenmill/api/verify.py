@@ -28,7 +28,7 @@ from tokenmill.pipeline.unit.verify import Verify
 from tokenmill.storage import Folder, absolute, folder_at
 from tokenmill.store.collection import Collection, open_collection
 from tokenmill.store.job import read_run
-from tokenmill.store.run_state import manifest_totals
+from tokenmill.store.tables import manifest_totals
 from tokenmill.system.arguments import checked
 from tokenmill.tokenization.tokenizer import REFERENCES
 

@@ -66,10 +66,8 @@ def _facts(listing: DatasetListing) -> Iterable[output.Line]:
     if dataset.about:
         yield "about", dataset.about
     yield "repository", dataset.repository
-    yield (
-        "revision",
-        dataset.revision + ("" if len(dataset.revision) == 40 else ", resolved to a commit when a run starts"),
-    )
+    resolved = "" if len(dataset.revision) == 40 else ", resolved to a commit when a run starts"
+    yield "revision", f"{dataset.revision}{resolved}"
     yield "license", dataset.licence
     yield "column", dataset.column
 

@@ -87,9 +87,8 @@ def _print_record(kind: str, headline: str, details: tuple[str, ...], code: int)
 
 
 def _record(kind: str, headline: str, details: tuple[str, ...], code: int) -> bytes:
-    texts = [
-        text.encode(errors="backslashreplace").decode() for text in (headline, *details)
-    ]  # a file name may not be UTF-8
+    # A file name may not be UTF-8.
+    texts = [text.encode(errors="backslashreplace").decode() for text in (headline, *details)]
     error = {"kind": kind, "headline": texts[0], "details": texts[1:], "exit_code": code}
     import msgspec  # noqa: PLC0415 - loading it takes a fifth of the time of `--version`
 

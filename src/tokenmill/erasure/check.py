@@ -14,8 +14,8 @@ from tokenmill.errors import StoreError
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store.chain import StoreVersion, checked_head, claimed_at, erased_rules, head_at, of_unit, read_chain
 from tokenmill.store.job import Run
-from tokenmill.store.manifest import read_manifest
 from tokenmill.store.part import PartContent, corrupt_file
+from tokenmill.store.tables import read_manifest
 
 
 @dataclass(frozen=True, slots=True)

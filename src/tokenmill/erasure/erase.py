@@ -26,7 +26,7 @@ from tokenmill.store import layout, tables
 from tokenmill.store.chain import FILES_SCHEMA, Change, Claim, Head, checked_head, claim_file, read_claim, table_file
 from tokenmill.store.deny import hashed_list
 from tokenmill.store.job import Run
-from tokenmill.store.manifest import read_manifest
+from tokenmill.store.tables import read_manifest
 
 MAX_ROUNDS = 50
 """How often an erasure begins again because other processes change the store."""

@@ -21,7 +21,7 @@ from tokenmill.store import layout, quarantine
 from tokenmill.store.chain import Claim, Head, checked_head, claimed_documents, done_file, of_unit, read_chain
 from tokenmill.store.job import Run
 from tokenmill.store.layout import KEPT, PARTS, QUARANTINE
-from tokenmill.store.manifest import read_manifest
+from tokenmill.store.tables import read_manifest
 
 MAX_ROUNDS = 20
 """How often files are listed again because another process changes them."""

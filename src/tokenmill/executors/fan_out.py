@@ -6,21 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress, progress_bar
 from tokenmill.executors.forkserver_main import Preload
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.messages import describe_death, fewer_workers, work_failed
-from tokenmill.executors.outcomes import Cause, Died, Done, Executor, Failed, Item, RetryPolicy, Value
+from tokenmill.executors.outcomes import Cause, Died, Done, Executor, Failed, Item, Pool, RetryPolicy, Value
 from tokenmill.executors.progress import Reporter, Step
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tokenmill.executors.outcomes import Pool
-
 
 # Failures after which no further item is handed out.
 MAX_FAILURES = 10

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from tokenmill.errors import FAILED, TRY_AGAIN, RunFailed, combined_exit_code
 from tokenmill.executors.outcomes import Cause, Died, Failed, Item
 from tokenmill.humanize import count, size
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 # Failures that a message names; the others are only counted.
 NAMED_FAILURES = 5

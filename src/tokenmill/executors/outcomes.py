@@ -270,7 +270,6 @@ class Executor(Protocol):
         are ignored. A function may return a future: its result is the value of the item, and the worker continues
         with its next item meanwhile.
         """
-        ...
 
 
 class Pool(Executor, Protocol):
@@ -279,17 +278,14 @@ class Pool(Executor, Protocol):
     @property
     def room(self) -> Capacity:
         """Processors and memory that workers can use."""
-        ...
 
     @property
     def workers(self) -> int:
         """Number of workers now."""
-        ...
 
     @property
     def nodes(self) -> list[str]:
         """Names of the nodes that have workers; empty if all workers are on this machine."""
-        ...
 
     def start(
         self,
@@ -307,7 +303,6 @@ class Pool(Executor, Protocol):
                 stopped.
             most_workers: Maximum number of workers after more machines have joined.
         """
-        ...
 
     def __enter__(self) -> Self: ...
 

@@ -32,19 +32,15 @@ class Reporter(Protocol):
 
     def pending(self, what: str) -> None:
         """Show what goes on before a step with a known size begins."""
-        ...
 
     def begin(self, title: str, total_bytes: int, done_bytes: int, workers: int) -> None:
         """Begin a long step, of which `done_bytes` are done already."""
-        ...
 
     def advance(self, planned_bytes: int, step: Step) -> None:
         """Add planned bytes to what is done."""
-        ...
 
     def say(self, message: str) -> None:
         """Show a message to the user."""
-        ...
 
     def __enter__(self) -> Self: ...
 

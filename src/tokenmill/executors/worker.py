@@ -41,7 +41,7 @@ _PR_SET_PDEATHSIG = 1
 def serve(work_descriptor: int, status_descriptor: int, lifeline_descriptor: int, parent: int) -> None:
     """Work on the items that come through the pipe, until it is closed."""
     die_with(parent)
-    machine.raise_oom_score()
+    machine.set_oom_score(500)
     status_page.use(status_page.StatusPage(status_descriptor))
     threading.Thread(target=_exit_with_lifeline, args=(lifeline_descriptor,), daemon=True).start()
     with Connection(work_descriptor) as connection, contextlib.suppress(EOFError):

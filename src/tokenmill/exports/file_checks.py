@@ -9,7 +9,7 @@ from tokenmill.errors import CorruptStore
 from tokenmill.storage import Folder
 from tokenmill.storage.digest import hash_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
-from tokenmill.storage.untrusted.tables import read_parquet
+from tokenmill.storage.untrusted.parquet_pages import read_parquet
 from tokenmill.store import tables
 from tokenmill.store.layout import restart_advice
 

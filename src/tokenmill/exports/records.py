@@ -21,9 +21,9 @@ from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.exports.documents import DocumentTable
 from tokenmill.exports.file_checks import EXPORT_AGAIN, damaged, publish_checked, read_checked
 from tokenmill.exports.formats.protocol import ShardRecord, WrittenFile
-from tokenmill.exports.job import MANIFESTS, PLAN, RECORDS, exports_in, is_complete, manifest_file, manifest_numbers
+from tokenmill.exports.job import MANIFESTS, PLAN, RECORDS, manifest_file, manifest_numbers
 from tokenmill.exports.shards import SCHEMA as PLAN_SCHEMA
-from tokenmill.storage import AlreadyPublishedError, Folder, folder_at
+from tokenmill.storage import AlreadyPublishedError, Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_batch, read_schema
 from tokenmill.store import tables
@@ -244,14 +244,8 @@ def corrupt(folder: Folder, shard: int, reason: str) -> CorruptStore:
     )
 
 
-def export_states(store: Folder) -> dict[str, str]:
-    """Return the state of each export in the directory of a store, by format."""
-    return {name: _state(folder_at(store.path(name))) for name in exports_in(store)}
-
-
-def _state(export: Folder) -> str:
-    if is_complete(export):
-        return "complete"
+def progress_of(export: Folder) -> str:
+    """Return how many shards an export has that is not complete."""
     if not export.exists(PLAN):
         return "not planned yet"
     shards = len(tables.read_table(export, PLAN, schema=PLAN_SCHEMA))

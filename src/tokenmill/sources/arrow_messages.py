@@ -144,8 +144,7 @@ class Excerpt(io.RawIOBase):
         if self._data:
             return self._data[self._position : self._position + size]
         self._stream.seek(self._position)
-        data: bytes = self._stream.read(size)
-        return data
+        return bytes(self._stream.read(size))
 
     def _advance(self) -> bool:
         while self._position == self._stop:

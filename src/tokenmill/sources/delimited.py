@@ -85,7 +85,6 @@ class ByteStream(Protocol):
 
     def read(self, size: int) -> bytes:
         """The next bytes, at most `size`; none at the end."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

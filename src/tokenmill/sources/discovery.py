@@ -180,8 +180,7 @@ def splits_of(table: pa.Table) -> list[str | None]:
     """The split of each row of the sources table; None for a source without one."""
     if "split" not in table.column_names:
         return [None] * len(table)
-    splits: list[str | None] = table["split"].cast(pa.string()).to_pylist()
-    return splits
+    return list(table["split"].cast(pa.string()).to_pylist())
 
 
 def file_at(table: pa.Table, index: int) -> SourceFile:

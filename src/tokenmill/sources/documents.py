@@ -130,8 +130,7 @@ class Documents:
 
     def null_mask(self) -> npt.NDArray[np.bool_]:
         """True for each document that is null."""
-        mask: npt.NDArray[np.bool_] = self.text.is_null().to_numpy(zero_copy_only=False)
-        return mask
+        return np.asarray(self.text.is_null())
 
     def reasons(self) -> dict[str, RowArray]:
         """The rows without text and those that were removed on purpose, by reason."""
@@ -169,15 +168,12 @@ class SourceKind(Protocol):
 
     def split(self, file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
         """Split a file into slices of about `unit_bytes` of text without reading its documents."""
-        ...
 
     def byte_ranges(self, file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> list[Span]:
         """The bytes that reading a slice, or the whole file, needs, as far as they are known before reading."""
-        ...
 
     def read(self, file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
         """The documents of one slice, in file order."""
-        ...
 
     def read_columns(
         self, file: SourceFile, file_slice: Slice | None, names: tuple[str, ...], options: ReadOptions
@@ -186,11 +182,9 @@ class SourceKind(Protocol):
 
         Raises NoColumn if the file declares its columns and lacks one. A JSON Lines file may lack any.
         """
-        ...
 
     def require_columns(self, file: SourceFile, names: tuple[str, ...]) -> None:
         """Raise SourceError if the file declares its columns, and one of these is missing or not plain."""
-        ...
 
 
 def as_text(array: pa.Array) -> pa.LargeStringArray:

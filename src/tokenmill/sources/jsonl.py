@@ -152,12 +152,9 @@ def _parse_block(lines: BlockLines, options: ReadOptions) -> pa.LargeStringArray
     types: dict[str, pa.DataType] | None = dict.fromkeys(template.names, pa.large_string())
     if joins_lists(options):
         types = _types(next(iter(lines), bytearray()), template.names)
-    table = None if types is None else parse_block(lines, types)
-    return (
-        None
-        if table is None
-        else template.fill([_strings(table, name, options) for name in template.names], options.null)
-    )
+    if types is None or (table := parse_block(lines, types)) is None:
+        return None
+    return template.fill([_strings(table, name, options) for name in template.names], options.null)
 
 
 def _types(line: bytearray, names: tuple[str, ...]) -> dict[str, pa.DataType] | None:

@@ -1,9 +1,14 @@
-"""Parquet: a slice is a range of row groups, a row is the row number in the file. Planning reads only the footer."""
+"""Parquet: a slice is a range of row groups, a row is the row number in the file. Planning reads only the footer.
+
+A footer is read once for the units of its file. Encrypted Parquet is refused before pyarrow reads a column that it
+cannot decrypt, because that crashes the process.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill import storage
+from tokenmill.errors import SourceError
 from tokenmill.sources.columnar import (
     ColumnPath,
+    FindColumn,
+    checked_counts,
     number_rows,
     number_values,
     pack,
@@ -20,12 +28,10 @@ from tokenmill.sources.columnar import (
     read_text,
     refuse_conversations,
     sums,
+    text_column,
 )
 from tokenmill.sources.documents import Columns, Documents, Int64Array, ReadOptions, Slice, Slices, SourceFile, Span
-from tokenmill.sources.parquet_footer import Footer, read_footer, tail
-from tokenmill.sources.plain_values import as_plain
 from tokenmill.sources.text_columns import template_of
-from tokenmill.sources.where import Comparison, Group, Value, Where, kind_name, type_name
 
 # Compressed pages are read in chunks of this size, so that a huge row group does not fill the memory.
 BUFFER_BYTES = 1 << 20
@@ -33,6 +39,114 @@ BUFFER_BYTES = 1 << 20
 MAX_ROWS_PER_BATCH = 2048
 # Two row groups are fetched with one request if the gap between them is at most this fraction of the request.
 MAX_GAP_FRACTION = 0.02
+
+# The first read of a remote file fetches this much of its end: most footers are shorter.
+TAIL_BYTES = 64 << 10
+# Consecutive units often read the same file, and the next two are prefetched. A footer may take megabytes.
+KEPT_FOOTERS = 4
+# The end of a file: the length of the footer and the magic, which is PAR1 unless the footer is encrypted.
+TRAILER_BYTES = 8
+ENCRYPTED_MAGIC = b"PARE"
+# The signature after the plain footer of a file with encrypted columns: a nonce of 12 bytes and a tag of 16 bytes.
+SIGNATURE_BYTES = 28
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The footer of a file, some columns of it, and of each row group the rows and the bytes of these columns."""
+
+    metadata: pq.FileMetaData
+    paths: tuple[ColumnPath, ...]
+    rows: Int64Array
+    column_bytes: Int64Array
+
+    def row_range(self, groups: range) -> range:
+        """The rows of consecutive row groups."""
+        first = int(self.rows[: groups.start].sum())
+        return range(first, first + int(self.rows[groups.start : groups.stop].sum()))
+
+    def spans(self, groups: range, file_bytes: int) -> list[Span]:
+        """The byte ranges of the columns' pages in row groups. Raises EOFError if one is outside of the file."""
+        return [
+            _page_span(self.metadata, group, leaf, file_bytes)
+            for leaf in sorted({path.leaf for path in self.paths})
+            for group in groups
+        ]
+
+
+@functools.lru_cache(maxsize=KEPT_FOOTERS)
+def read_footer(file: SourceFile, names: tuple[str, ...], find: FindColumn = text_column) -> Footer:
+    """Read the footer of a file, and check that it has these columns, which `find` accepts and which can be read."""
+    with _reading(file):
+        metadata, has_encrypted = _read_metadata(file)
+    schema = metadata.schema.to_arrow_schema()
+    paths = tuple(find(file, schema, name) for name in names)
+    if has_encrypted:
+        for path in paths:  # before the metadata of a column is read
+            _refuse_encrypted_column(file, metadata.schema.column(path.leaf).path)
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    rows = checked_counts("rows of each row group", [group.num_rows for group in groups])
+    sizes = [sum(group.column(path.leaf).total_uncompressed_size for path in paths) for group in groups]
+    column_bytes = checked_counts("sizes of its column chunks", sizes)
+    if rows.sum() != metadata.num_rows:
+        raise EOFError(f"its row groups have {rows.sum():,} rows, and its footer says {metadata.num_rows:,}")
+    return Footer(metadata, paths, rows, column_bytes)
+
+
+def tail(file: SourceFile) -> list[Span]:
+    """The end of a file, where its footer is."""
+    return [(max(file.size - TAIL_BYTES, 0), file.size)]
+
+
+@functools.lru_cache(maxsize=KEPT_FOOTERS)
+def _reading(file: SourceFile) -> threading.Lock:  # noqa: ARG001 - one lock for each file
+    """The lock of a thread that reads a footer: the thread that prefetches the next unit may need the same one."""
+    return threading.Lock()
+
+
+@functools.lru_cache(maxsize=KEPT_FOOTERS)
+def _read_metadata(file: SourceFile) -> tuple[pq.FileMetaData, bool]:
+    """Read the footer of a file, and whether some of its columns are encrypted."""
+    with storage.open_input(file.info, tail(file)) as stream:
+        stream.seek(max(file.size - TRAILER_BYTES, 0))
+        trailer = stream.read(TRAILER_BYTES)
+        if trailer[4:] == ENCRYPTED_MAGIC:
+            raise _encrypted(file, "footer")
+        metadata = pq.read_metadata(stream)
+        signed_bytes = metadata.serialized_size + SIGNATURE_BYTES
+        return metadata, int.from_bytes(trailer[:4], "little") == signed_bytes and metadata.num_row_groups > 0
+
+
+def _refuse_encrypted_column(file: SourceFile, column: str) -> None:
+    """Raise SourceError if this column is encrypted. Other columns of the file may be encrypted."""
+    try:  # a reader raises here; reading the column's metadata would crash the process
+        with storage.open_input(file.info) as stream:
+            reader = pq.ParquetFile(stream, pre_buffer=False)
+            next(reader.iter_batches(batch_size=1, row_groups=[0], columns=[column]), None)
+    except OSError as error:
+        if "decrypt" not in str(error).lower():
+            raise
+        raise _encrypted(file, f"column {column}") from error
+
+
+def _encrypted(file: SourceFile, what: str) -> SourceError:
+    return SourceError(
+        "encrypted Parquet is not supported",
+        f"file         {file.path}",
+        f"encrypted    {what}",
+        "Write a copy that is not encrypted, and use that.",
+    )
+
+
+def _page_span(metadata: pq.FileMetaData, group: int, leaf: int, file_bytes: int) -> Span:
+    chunk = metadata.row_group(group).column(leaf)
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
+        start = chunk.dictionary_page_offset
+    stop = start + chunk.total_compressed_size
+    if not 0 <= start <= stop <= file_bytes:
+        raise EOFError(f"the pages of row group {group} are listed at bytes {start:,} to {stop:,}")
+    return start, stop
 
 
 def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
@@ -48,17 +162,17 @@ def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions
     if file_slice is None or options.where:  # a filter decides which row groups are read
         return tail(file)
     footer = read_footer(file, template_of(options).names)
-    return _merge_spans(footer.spans(_groups(footer, file_slice), file.size))
+    return _merge_spans(footer.spans(row_groups(footer, file_slice), file.size))
 
 
 def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
     """The rows of the row groups of the slice."""
     footer = read_footer(file, template_of(options).names)
-    for streak in _streaks(_groups(footer, file_slice), options):
+    for streak in _streaks(row_groups(footer, file_slice), options):
         yield from number_rows(file, _columns(file, footer, streak, options), footer.row_range(streak), options)
 
 
-def _groups(footer: Footer, file_slice: Slice | None) -> range:
+def row_groups(footer: Footer, file_slice: Slice | None) -> range:
     """The row groups of a slice, or of the whole file. Raises EOFError if the file does not have them."""
     if file_slice is None:
         return range(len(footer.rows))
@@ -76,26 +190,6 @@ def _streaks(groups: range, options: ReadOptions) -> Iterator[range]:
     for streak in np.split(chosen, np.flatnonzero(np.diff(chosen) != 1) + 1):
         if len(streak):
             yield range(groups.start + int(streak[0]), groups.start + int(streak[-1]) + 1)
-
-
-def matching_groups(file: SourceFile, file_slice: Slice, where: Where) -> tuple[Int64Array, tuple[int, ...]]:
-    """The first row of each row group of the slice and the end, and the groups whose statistics allow a match."""
-    footer = read_footer(file, where.columns, plain_column)
-    groups = _groups(footer, file_slice)
-    first = footer.row_range(groups).start
-    edges = first + np.concatenate([[0], np.cumsum(footer.rows[groups.start : groups.stop])])
-    paths = dict(zip(where.columns, footer.paths, strict=True))
-    possible = [
-        index
-        for index, group in enumerate(map(footer.metadata.row_group, groups))
-        if may_match(where.root, functools.partial(_bounds, group, paths))
-    ]
-    return edges, tuple(possible)
-
-
-def _bounds(group: pq.RowGroupMetaData, paths: dict[str, ColumnPath], name: str) -> Bounds:
-    path = paths[name]
-    return chunk_bounds(group.column(path.leaf), path.kind)
 
 
 def _columns(file: SourceFile, footer: Footer, groups: range, options: ReadOptions) -> Iterator[pa.Array]:
@@ -117,7 +211,7 @@ def read_columns(
     """The values of some columns in the row groups of the slice."""
     footer = read_footer(file, names, plain_column)
     paths = dict(zip(names, footer.paths, strict=True))
-    for streak in _streaks(_groups(footer, file_slice), options):
+    for streak in _streaks(row_groups(footer, file_slice), options):
         yield from number_values(file, _batches(file, footer, streak), footer.row_range(streak), paths)
 
 
@@ -150,71 +244,3 @@ def _merge_spans(page_spans: list[Span]) -> list[Span]:
         else:
             merged.append((start, stop))
     return merged
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What the statistics say about a column in a row group. None stands for what they do not say."""
-
-    low: Value | None = None
-    high: Value | None = None
-    has_nulls: bool | None = None
-    has_values: bool = True
-
-
-BoundsOf = Callable[[str], Bounds]
-
-
-def chunk_bounds(chunk: pq.ColumnChunkMetaData, kind: pa.DataType) -> Bounds:
-    """The bounds of a column chunk. Only text, numbers and booleans are compared in the order of the statistics.
-
-    Other types are read as text. The statistics of some of them, such as durations, are numbers.
-    """
-    found = chunk.statistics
-    if found is None:
-        return Bounds()
-    nulls = found.null_count if found.has_null_count else None
-    has_values = nulls is None or nulls < chunk.num_values
-    has_nulls = None if nulls is None else nulls > 0
-    low, high = (found.min, found.max) if found.has_min_max else (None, None)
-    if not isinstance(low, str | int | float) or not isinstance(high, str | int | float):
-        return Bounds(None, None, has_nulls, has_values)
-    if type_name(low) != kind_name(as_plain(pa.nulls(0, kind)).type):
-        return Bounds(None, None, has_nulls, has_values)
-    return Bounds(low, high, has_nulls, has_values)
-
-
-def may_match(node: Comparison | Group, bounds_of: BoundsOf) -> bool:
-    """Whether a row within these bounds can satisfy the expression. Never false if one does."""
-    if isinstance(node, Group):
-        parts = (may_match(part, bounds_of) for part in node.parts)
-        return all(parts) if node.operator == "and" else any(parts)
-    bounds = bounds_of(node.column)
-    if node.operator == "is null":
-        return bounds.has_nulls is not False
-    if node.operator == "is not null" or not bounds.has_values:
-        return bounds.has_values
-    if not _is_comparable(bounds, node.values):
-        return True
-    return any(_may_be(node.operator, bounds, value) for value in node.values)
-
-
-def _is_comparable(bounds: Bounds, values: tuple[Value, ...]) -> bool:
-    """Whether the bounds are of the type of the values. NaN cannot be a bound."""
-    return all(
-        bound is not None and bound == bound and type_name(bound) == type_name(value)  # noqa: PLR0124
-        for bound in (bounds.low, bounds.high)
-        for value in values
-    )
-
-
-def _may_be(operator: str, bounds: Bounds, value: Value) -> bool:
-    low, high = bounds.low, bounds.high
-    if operator in {"=", "in"}:
-        return bool(low <= value <= high)  # type: ignore[operator] # comparable, as checked
-    if operator in {"<", "<="}:
-        return bool(low < value or (operator == "<=" and low == value))  # type: ignore[operator]
-    if operator in {">", ">="}:
-        return bool(high > value or (operator == ">=" and high == value))  # type: ignore[operator]
-    # != and not in: only a constant column is excluded. NaN, which is unequal to everything, is not in the bounds.
-    return isinstance(low, float) or not low == value == high

@@ -1,4 +1,7 @@
-"""Find the documents that spell one of some texts, such as control tokens, in one search of their bytes."""
+"""Find the documents that spell one of some texts, such as control tokens, in one search of their bytes.
+
+Of a part, the documents at some places are searched. So the same unit gives the same count.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,10 @@ from tokenmill.storage.arrow_text import text_buffers
 
 # What most control tokens look like. Each pattern begins with one byte, which is searched for quickly.
 _BRACKETS = {b"<": rb"<[^<>]{1,%d}>", b"[": rb"\[[^\[\]]{1,%d}\]"}
+
+# The first documents of a part are searched, and then every document at a multiple of the step. In large parts the
+# search takes less than 1 % of the time of a worker.
+SEARCHED_FIRST, SEARCHED_STEP = 32, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +83,14 @@ def refuse_spelled(file: SourceFile, documents: Documents, options: ReadOptions)
         raw = str(documents.text[index].as_py()).encode()
         bad.append(bad_row(int(documents.rows[index]), SPELLS, f"found {spellings.first(raw)!r}", raw))
     return without_rows(file, documents, is_bad, bad, options)
+
+
+def searched(first: int, documents: int) -> npt.NDArray[np.int64]:
+    """The indices of the documents that are searched, of so many documents from document `first` of a part on."""
+    places = np.arange(first, first + documents)
+    return np.flatnonzero((places < SEARCHED_FIRST) | (places % SEARCHED_STEP == 0))
+
+
+def searched_documents(documents: npt.NDArray[np.int64]) -> int:
+    """How many documents of parts of these sizes are searched: the first SEARCHED_FIRST, and every SEARCHED_STEP-th."""
+    return int((np.minimum(documents, SEARCHED_FIRST) + np.maximum(documents - 1, 0) // SEARCHED_STEP).sum())

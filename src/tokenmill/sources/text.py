@@ -39,11 +39,9 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
 
 def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> list[Span]:
     """The range itself, and some bytes after it for the end of its last document, or all of a one-document file."""
-    return (
-        slice_byte_ranges(file, file_slice, text_separator(options.separator))
-        if options.separator
-        else [(0, file.size)]
-    )
+    if not options.separator:
+        return [(0, file.size)]
+    return slice_byte_ranges(file, file_slice, text_separator(options.separator))
 
 
 def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:

@@ -122,8 +122,7 @@ class Where:
         except pa.ArrowInvalid as error:
             raise SourceError(f"the filter cannot compare a value: {error}", f"where        {self}") from error
         kept = kept.combine_chunks() if isinstance(kept, pa.ChunkedArray) else kept
-        mask: npt.NDArray[np.bool_] = kept.fill_null(False).to_numpy(zero_copy_only=False)
-        return mask
+        return np.asarray(kept.fill_null(False))
 
 
 def parse_where(text: str) -> Where:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import xxhash
 
-if TYPE_CHECKING:
-    from tokenmill.storage.folder import Folder
+from tokenmill.storage.folder import Folder
 
 
 def xxh3_of(folder: Folder, name: str, start: int = 0, count: int | None = None) -> str:

@@ -1,20 +1,35 @@
 """Protocols of a writable directory, on a disk or in an object store, in parts by who needs what.
 
+Functions at the end are the same for all folders, such as those that fetch in the background what is read next.
+
 A published file is complete and immutable. Names are relative to the folder's root and use `/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, ParamSpec, Protocol, TypeVar
 
 import pyarrow as pa
 
 from tokenmill.errors import StoreError
 from tokenmill.system import machine
+from tokenmill.system.storage_settings import bind
 
 ReadRange = Callable[[int, int], bytes]
+
+Args = ParamSpec("Args")
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+PREFETCH_FILES = 4  # files fetched whole in the background while one is used
+THREADS = 32
+BATCH_ITEMS = 64  # items that wait for the threads of a local folder, so that few results wait
 
 
 class Lease(Protocol):
@@ -202,3 +217,52 @@ def read_existing(folder: Folder, name: str, limit_bytes: int | None = None) -> 
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             return None
         raise
+
+
+class Threads(ThreadPoolExecutor):
+    """Threads that run each function with the settings of storage of the thread that submitted it."""
+
+    def submit(self, fn: Callable[Args, Value], /, *args: Args.args, **kwargs: Args.kwargs) -> Future[Value]:
+        """Run a function in one of the threads."""
+        return super().submit(bind(fn), *args, **kwargs)
+
+
+@functools.lru_cache(maxsize=1)
+def _pool(_process: int) -> Threads:
+    return Threads(THREADS, thread_name_prefix="fetch")
+
+
+def io_threads() -> Threads:
+    """This process's threads for network requests and for writing files. A forked process makes its own."""
+    return _pool(os.getpid())
+
+
+def prefetch_map(
+    folder: Folder, function: Callable[[Item], Value], items: Iterable[Item], ahead: int = PREFETCH_FILES
+) -> Iterator[Value]:
+    """Map a function that reads from a folder. If it is remote, the next `ahead` calls run in the background."""
+    if not folder.is_remote:
+        yield from map(function, items)
+        return
+    futures: deque[Future[Value]] = deque()
+    for item in items:
+        futures.append(io_threads().submit(function, item))
+        if len(futures) > ahead:
+            yield futures.popleft().result()
+    while futures:
+        yield futures.popleft().result()
+
+
+def thread_map(
+    folder: Folder, function: Callable[[Item], Value], items: Sequence[Item], ahead: int = PREFETCH_FILES
+) -> Iterator[Value]:
+    """Map a function that computes on what it reads. A local folder has a thread per core, a remote one prefetches.
+
+    The function must spend its time outside the interpreter lock.
+    """
+    if folder.is_remote:
+        yield from prefetch_map(folder, function, items, ahead)
+        return
+    with Threads(machine.cores()) as threads:
+        for start in range(0, len(items), BATCH_ITEMS):
+            yield from threads.map(function, items[start : start + BATCH_ITEMS])

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 import pyarrow as pa
 
 from tokenmill.storage.addresses import FileInfo
-from tokenmill.storage.prefetch import io_threads
+from tokenmill.storage.folder import io_threads
 
 Span = tuple[int, int]  # start and stop of a byte range
 Fetch = Callable[[int, int], pa.Buffer]

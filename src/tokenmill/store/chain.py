@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.errors import TRY_AGAIN, CorruptStore, IncompleteStore, StoreError
-from tokenmill.storage import Folder, folder_at, read_existing
+from tokenmill.storage import Folder, folder_at
 from tokenmill.storage.digest import hash_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import tables
@@ -30,8 +30,8 @@ from tokenmill.store.layout import (
     PARTS,
     REQUEST_NAME,
     damaged,
+    errors_of,
     kept_name,
-    lost,
     part_name,
     remove_manifest,
 )
@@ -152,11 +152,11 @@ class Head:
 
     def part_file(self, unit: int) -> str:
         """The name of the part of a unit."""
-        return part_name(unit, self._hashes.get(unit, ""))
+        return part_name(unit, self._hashes.get(unit, ("", ""))[0])
 
     def kept_file(self, unit: int) -> str:
         """The name of the kept columns of a unit."""
-        return kept_name(unit, self._kept_hashes.get(unit, ""))
+        return kept_name(unit, self._hashes.get(unit, ("", ""))[1])
 
     def manifest(self, base: pa.Table) -> pa.Table:
         """The manifest of a store with the parts of this head."""
@@ -177,12 +177,10 @@ class Head:
         return self.history[change - 1].request if change else ""
 
     @functools.cached_property
-    def _hashes(self) -> dict[int, str]:
-        return dict(zip(self.files["unit"].to_pylist(), self.files["hash"].to_pylist(), strict=True))
-
-    @functools.cached_property
-    def _kept_hashes(self) -> dict[int, str]:
-        return dict(zip(self.files["unit"].to_pylist(), self.files["kept"].to_pylist(), strict=True))
+    def _hashes(self) -> dict[int, tuple[str, str]]:
+        """By changed unit, the hashes of its part and of its kept columns."""
+        units, *hashes = (self.files[name].to_pylist() for name in ("unit", "hash", "kept"))
+        return dict(zip(units, zip(*hashes, strict=True), strict=True))
 
 
 BASE = Head()
@@ -262,10 +260,8 @@ def read_claim(folder: Folder, number: int) -> tuple[Claim, str]:
     """Read the claim of a change, and its hash."""
     name = claim_file(number)
     data = folder.read(name, MAX_JSON_BYTES)
-    try:
+    with errors_of(folder, name):
         claim = decode(data, Claim)
-    except MalformedDataError as damage:
-        raise damaged(folder, name, str(damage)) from damage
     hashes = [claim.identity, claim.files_hash, claim.selector_hash]
     hashes += [text for change in claim.history for text in (change.documents_hash, change.digest)]
     counts = [count for change in claim.history for count in (change.documents, change.tokens)]
@@ -387,9 +383,8 @@ def erased_rules(folder: Folder, head: Head) -> bytes:
 def read_rules(folder: Folder, claim: Claim) -> bytes:
     """The list of a claim, in which values are hashed."""
     name = table_file(claim.number, "deny", claim.selector_hash)
-    data = read_existing(folder, name)
-    if data is None:
-        raise lost(folder, name)
+    with errors_of(folder, name):
+        data = folder.read(name)
     if hash_of(data) != claim.selector_hash:
         raise damaged(folder, name, "it is not the list that the claim names")
     return data

@@ -15,7 +15,6 @@ The store has a copy of the list, named by its hash, without repeated lines and 
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -30,10 +29,10 @@ import pyarrow.compute as pc
 
 from tokenmill.errors import UsageError
 from tokenmill.sources.plain_values import MAX_EXACT, TEXT, host
-from tokenmill.storage import Folder, folder_at
+from tokenmill.storage import Folder
 from tokenmill.storage.digest import Hasher, hash_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
-from tokenmill.store.layout import DENY, damaged, lost
+from tokenmill.store.layout import DENY, damaged, errors_of
 
 IsWanted = Callable[[pa.Array], npt.NDArray[np.bool_]]
 """Which of some texts are wanted."""
@@ -170,25 +169,16 @@ def deny_name(blake3: str) -> str:
     return f"{DENY}/{blake3}.jsonl"
 
 
-@functools.lru_cache(maxsize=1)
-def read_deny_list(directory: str, blake3: str) -> DenyList:
-    """Read the list of a store, and compare it with its hash."""
-    return read_rules(folder_at(directory), blake3)
-
-
 def read_rules(folder: Folder, blake3: str) -> DenyList:
     """The rules of the list of a store. Raises CorruptStore if a line is no rule."""
-    try:
+    with errors_of(folder, deny_name(blake3)):
         return parse_list(read_content(folder, blake3))
-    except MalformedDataError as damage:
-        raise damaged(folder, deny_name(blake3), str(damage)) from damage
 
 
 def read_content(folder: Folder, blake3: str) -> bytes:
     """The content of the list of a store."""
-    if not folder.exists(deny_name(blake3)):
-        raise lost(folder, deny_name(blake3))
-    content = folder.read(deny_name(blake3))
+    with errors_of(folder, deny_name(blake3)):
+        content = folder.read(deny_name(blake3))
     if hash_of(content) != blake3:
         raise damaged(folder, deny_name(blake3), "it is not the list that the job names")
     return content
@@ -270,8 +260,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _is_in(texts: pa.Array, wanted: list[str]) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = pc.is_in(texts, pa.array(wanted, TEXT)).to_numpy(zero_copy_only=False)
-    return found
+    return np.asarray(pc.is_in(texts, pa.array(wanted, TEXT)))
 
 
 def host_spellings(name: str) -> set[str]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tokenmill.storage import Folder
 from tokenmill.storage.digest import hash_of
-from tokenmill.store.layout import DENY, damaged, lost
+from tokenmill.store.layout import DENY, damaged, errors_of
 from tokenmill.store.tables import read_table, table_bytes
 
 DUPLICATES_SCHEMA = pa.schema([("source", pa.uint32()), ("row", pa.uint64())])
@@ -46,9 +46,8 @@ def duplicates_name(blake3: str) -> str:
 def read_duplicates(folder: Folder, blake3: str) -> DuplicateRows:
     """Read the list of a store, and compare it with its hash."""
     name = duplicates_name(blake3)
-    if not folder.exists(name):
-        raise lost(folder, name)
-    table = read_table(folder, name, None, DUPLICATES_SCHEMA)
+    with errors_of(folder, name):
+        table = read_table(folder, name, None, DUPLICATES_SCHEMA)
     rows = DuplicateRows(table["source"].to_numpy(), table["row"].to_numpy())
     if rows.blake3() != blake3:
         raise damaged(folder, name, "it is not the list that the job names")

@@ -21,7 +21,7 @@ from tokenmill.storage import Folder, read_existing
 from tokenmill.storage.digest import differences, digest_of
 from tokenmill.storage.local.listing import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
-from tokenmill.store.layout import MAX_JSON_BYTES, RUN, TOKENIZER, damaged, lost, refuse_other_format
+from tokenmill.store.layout import MAX_JSON_BYTES, RUN, TOKENIZER, damaged, errors_of, refuse_other_format
 from tokenmill.tokenization.control_tokens import control_tokens, marked, marks_of
 from tokenmill.tokenization.spec import TokenizerSpec
 
@@ -144,7 +144,7 @@ class Job(msgspec.Struct, frozen=True):
             "--null": "" if self.null == SKIP else self.null,
             "--special": "" if self.special == TEXT else self.special,
             "--template-special": self.template_special,
-            "--dedup": "" if self.dedup is None else _found(self.dedup),
+            "--dedup": "" if self.dedup is None else f"exact, blake3 {self.dedup}" if self.dedup else "exact",
             "--min-tokens": "" if self.min_tokens is None else str(self.min_tokens),
             "--max-tokens": "" if self.max_tokens is None else str(self.max_tokens),
         }
@@ -167,10 +167,6 @@ class Job(msgspec.Struct, frozen=True):
     def differences(self, now: Job) -> list[tuple[str, str, str]]:
         """The choices that differ: (name, value in this job, value in the other)."""
         return differences(self.identity(), now.identity())
-
-
-def _found(dedup: str) -> str:
-    return f"exact, blake3 {dedup}" if dedup else "exact"
 
 
 def _token(token: int | None) -> str:
@@ -223,7 +219,7 @@ def read_run(folder: Folder) -> Run | None:
     data = read_existing(folder, RUN, MAX_JSON_BYTES)
     if data is None:
         return None
-    try:
+    with errors_of(folder, RUN):
         refuse_other_format(folder, data, STORE_FORMAT, "Prepare it again.")
         content = _check_checksum(data)
         _refuse_unknown_options(folder, content.get("job"))
@@ -232,8 +228,6 @@ def read_run(folder: Folder) -> Run | None:
         _check_tokenizer(run.job)
         _check_options(run.job)
         _check_files(run)
-    except MalformedDataError as damage:
-        raise damaged(folder, RUN, str(damage)) from damage
     return run
 
 
@@ -259,12 +253,8 @@ def no_store(folder: Folder) -> StoreError:
 def read_vocabulary(folder: Folder, tokenizer: TokenizerSpec) -> bytes:
     """Read the vocabulary of a run and compare it with its BLAKE3."""
     name = f"{TOKENIZER}/{tokenizer.file}"
-    try:
+    with errors_of(folder, name):
         content = folder.read(name)
-    except StoreError:
-        if folder.exists(name):
-            raise
-        raise lost(folder, name) from None
     if hashlib.sha256(content).hexdigest() != tokenizer.sha256:
         raise damaged(folder, name, f"it is not the vocabulary that {RUN} names")
     return content
@@ -309,7 +299,8 @@ def _check_tokenizer(job: Job) -> None:
         raise MalformedDataError(f"the vocabulary has the name {tokenizer.file[:100]!r}")
     if not re.fullmatch("([0-9a-f]{40})?", tokenizer.commit or "") or not (tokenizer.source or "").isprintable():
         raise MalformedDataError(f"the commit of the tokenizer is {str(tokenizer.commit)[:40]!r}")
-    tokens = [*tokenizer.added_tokens.values(), tokenizer.end_of_text, job.begin, job.end]
+    tokens = [tokenizer.end_of_text, job.begin, job.end]
+    tokens += [*tokenizer.special_tokens.values(), *tokenizer.plain_tokens.values()]
     if any(token is not None and not 0 <= token < tokenizer.vocabulary_size for token in tokens):
         raise MalformedDataError(f"a token is not among the {tokenizer.vocabulary_size} ids")
 

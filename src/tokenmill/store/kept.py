@@ -23,7 +23,8 @@ from tokenmill.sources.where import parse_where
 from tokenmill.storage import Folder
 from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.storage.untrusted.malformed import MalformedDataError
-from tokenmill.storage.untrusted.tables import describe, read_parquet
+from tokenmill.storage.untrusted.parquet_pages import read_parquet
+from tokenmill.storage.untrusted.tables import describe
 from tokenmill.store.chain import BASE, Head, reading
 from tokenmill.store.layout import advice
 from tokenmill.store.part import PartSummary

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tokenmill.errors import CorruptStore, StoreError, UsageError
 from tokenmill.storage import Folder
-from tokenmill.storage.untrusted.malformed import decode
+from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 
 RUN = "run.json"
 SOURCES = "sources.parquet"
@@ -191,6 +191,19 @@ def damaged(folder: Folder, name: str, reason: str) -> CorruptStore:
 def lost(folder: Folder, name: str) -> CorruptStore:
     """The error for a missing file, with the command that repairs it."""
     return CorruptStore(f"{folder.path(name)} is missing", *advice(name))
+
+
+@contextlib.contextmanager
+def errors_of(folder: Folder, name: str, *, may_be_absent: bool = False) -> Iterator[None]:
+    """Raise the error of a file for what is malformed in the block, or for a file that is not there."""
+    try:
+        yield
+    except MalformedDataError as damage:
+        raise damaged(folder, name, str(damage)) from damage
+    except StoreError:
+        if may_be_absent or folder.exists(name):
+            raise
+        raise lost(folder, name) from None
 
 
 def lost_export(folder: Folder) -> CorruptStore:

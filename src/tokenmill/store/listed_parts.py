@@ -16,8 +16,8 @@ from tokenmill.store import layout, tables
 from tokenmill.store.chain import Head, StoreVersion, head_at
 from tokenmill.store.job import require_run
 from tokenmill.store.kept import matching, read_kept
-from tokenmill.store.manifest import read_checksums
 from tokenmill.store.part import PartContent, PartSummary, check_content, check_fits, open_part
+from tokenmill.store.tables import read_checksums
 
 # The paths, the identities and the splits of sources.
 SourceColumns = tuple[pa.Array, npt.NDArray[np.uint64], list[str | None]]
@@ -123,10 +123,6 @@ class ListedParts:
         """The folder that decides whether parts are prefetched: a remote one, if any store is remote."""
         folders = [folder_at(store.directory) for store in self.stores]
         return next((folder for folder in folders if folder.is_remote), folders[0])
-
-    def by_store(self) -> list[ListedParts]:
-        """The parts of each store by itself."""
-        return [ListedParts((store,), self.dtype) for store in self.stores]
 
     def open(self, part: int, *, content_too: bool) -> tuple[PartSummary, PartContent]:
         """Open a part. Its summary has the numbers of its own store, its content those of the collection.

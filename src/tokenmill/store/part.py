@@ -82,7 +82,7 @@ class PartSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     text; with it a part is compared with its sources without an engine. `xxh3` is the hash of the columns, for fast
     checks. `kept` is the hash of the kept columns, `erased` are the documents whose tokens were replaced by end tokens,
     `erased_rows` is the number of rows in quarantine whose text was erased, `spelled` the number of searched documents
-    that spell a control token (see `control_counts`).
+    that spell a control token (see `ControlTokens`).
 
     Defaults are not written, so a field that a later version adds leaves the bytes of other parts as they are. Each is
     empty, zero or None: `msgspec` recognizes other defaults by identity.
@@ -226,8 +226,7 @@ def file_bytes(summary: PartSummary, content: PartContent) -> int:
     """The size of the file of a part."""
     measure = pa.MockOutputStream()
     write_columns(measure, content, _metadata(summary))
-    size: int = measure.size()
-    return size
+    return int(measure.size())
 
 
 def _in_memory(summary: PartSummary, content: PartContent) -> pa.Buffer:

@@ -92,12 +92,6 @@ def with_lines(entries: Iterable[Quarantined], files: Sequence[SourceFile]) -> l
     return numbered
 
 
-def publish_unit_file(folder: Folder, part: PartSummary, entries: list[Quarantined]) -> None:
-    """Publish the quarantined rows of a part, before the part."""
-    if entries:
-        publish_entries(folder, unit_file(part), entries)
-
-
 def publish_entries(folder: Folder, name: str, entries: list[Quarantined]) -> None:
     """Publish the quarantined rows of a part under the name of their file."""
     folder.create(layout.QUARANTINE)
@@ -149,8 +143,7 @@ def _summaries(folder: Folder, units: Iterable[int], head: Head) -> Iterator[Par
 
 def units_to_check(manifest: pa.Table) -> list[int]:
     """The units with rows in quarantine."""
-    units: list[int] = np.flatnonzero(manifest["quarantined"].to_numpy() > 0).tolist()
-    return units
+    return list(np.flatnonzero(manifest["quarantined"].to_numpy() > 0).tolist())
 
 
 def unrecorded(folder: Folder, units: Iterable[int], head: Head = BASE) -> list[int]:

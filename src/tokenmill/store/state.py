@@ -28,7 +28,7 @@ from tokenmill.store.event_log import checksum_prefix
 from tokenmill.store.heartbeats import is_failure, last_end, next_step
 from tokenmill.store.job import Run, no_store, read_run
 from tokenmill.store.layout import MAX_JSON_BYTES, MISMATCH, RECHECKED, json_bytes, numbered_files
-from tokenmill.store.manifest import ForeignManifest, read_manifest
+from tokenmill.store.tables import ForeignManifest, read_manifest
 
 _COPY = f"{RECHECKED}/{MISMATCH}"
 

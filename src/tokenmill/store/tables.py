@@ -1,6 +1,6 @@
 """The tables of a run: plan, sources and manifest. Their schemas, and how they are read, published and checked.
 
-`manifest` has the checks of the manifest beyond those of a table.
+A manifest states its run and its counts. A store reads one that states them wrong as damaged.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
-from tokenmill.errors import StoreError
+from tokenmill.errors import CorruptStore
 from tokenmill.sources import KINDS
 from tokenmill.storage import Folder
-from tokenmill.storage.digest import Hasher, hash_of
-from tokenmill.storage.untrusted.malformed import MalformedDataError
-from tokenmill.storage.untrusted.tables import count_rows, read_parquet
+from tokenmill.storage.digest import Hasher, canonical, hash_of
+from tokenmill.storage.untrusted.parquet_pages import count_rows, read_parquet
 from tokenmill.store.job import Run
-from tokenmill.store.layout import MANIFEST, PLAN, RUN, SOURCES, damaged, lost, table_name
+from tokenmill.store.layout import MANIFEST, PLAN, RUN, SOURCES, damaged, errors_of, table_name
 
 FOOTER_BYTES = 1 << 20
 """The bytes read from the end of a table. The footers of plan and sources are smaller."""
@@ -70,18 +70,26 @@ _SCHEMAS = {PLAN: PLAN_SCHEMA, SOURCES: SOURCES_SCHEMA, MANIFEST: MANIFEST_SCHEM
 _OPTIONAL = ("start", "stop", "rows", "split")
 """The columns that may be null."""
 
+MANIFEST_RUN = b"tokenmill.run"
+"""The metadata key under which the manifest names its run (see `manifest_run`)."""
+
+MANIFEST_ROWS = b"tokenmill.rows"
+"""The metadata key of the checksum of the manifest's rows: its counts are used before any part is opened."""
+
+COUNT_COLUMNS = ("documents", "tokens", "text_bytes", "skipped", "quarantined")
+
+
+class ForeignManifest(CorruptStore):
+    """The manifest names another run than `run.json`."""
+
 
 def table_bytes(table: pa.Table) -> bytes:
     """Encode a table as Parquet."""
-    sink = pa.BufferOutputStream()
-    if table.schema.equals(MANIFEST_SCHEMA):
-        # Checksums never repeat. With a dictionary of them, a reader would have to compare them all to measure it.
-        names = [name for name in table.column_names if name not in CHECKSUM_COLUMNS]
-        pq.write_table(table, sink, compression="zstd", use_dictionary=names)
-    else:
-        pq.write_table(table, sink, compression="zstd")
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    sink, is_manifest = pa.BufferOutputStream(), table.schema.equals(MANIFEST_SCHEMA)
+    # Checksums never repeat. With a dictionary of them, a reader would have to compare them all to measure it.
+    names = [name for name in table.column_names if name not in CHECKSUM_COLUMNS]
+    pq.write_table(table, sink, compression="zstd", use_dictionary=names if is_manifest else True)
+    return bytes(sink.getvalue())
 
 
 def publish_table(folder: Folder, name: str, table: pa.Table, *, if_absent: bool = False) -> None:
@@ -106,18 +114,11 @@ def read_table(
         schema: The expected schema, or several of them; by default the schema of the table with this name.
         wanted: The columns to read; by default all.
     """
-    try:
+    with errors_of(folder, name, may_be_absent=blake3 is None):
         data = folder.buffer(name)
-    except StoreError:
-        if blake3 is None or folder.exists(name):
-            raise
-        raise lost(folder, name) from None
-    if blake3 is not None and hash_of(data) != blake3:
-        raise damaged(folder, name, f"it is not the file that {RUN} names")
-    try:
+        if blake3 is not None and hash_of(data) != blake3:
+            raise damaged(folder, name, f"it is not the file that {RUN} names")
         return read_parquet(data, schema or _SCHEMAS.get(name), _OPTIONAL, wanted)
-    except MalformedDataError as damage:
-        raise damaged(folder, name, str(damage)) from damage
 
 
 def parts_digest(manifest: pa.Table) -> str:
@@ -148,8 +149,7 @@ def read_planned_bytes(folder: Folder, run: Run) -> npt.NDArray[np.int64]:
     column = _read_plan_columns(folder, run, ["text_bytes"])["text_bytes"]
     if has_impossible_counts(column):
         raise damaged(folder, PLAN, "a unit has an invalid size")
-    planned: npt.NDArray[np.int64] = column.to_numpy()[: run.units]
-    return planned
+    return np.asarray(column.to_numpy()[: run.units])
 
 
 def _read_plan_columns(folder: Folder, run: Run, columns: list[str]) -> pa.Table:
@@ -175,17 +175,10 @@ def check_tables(folder: Folder, run: Run) -> None:
 
 def _check_rows(folder: Folder, name: str, expected: int) -> None:
     """Compare a count of `run.json` with its table, before memory of that size is allocated."""
-    try:
+    with errors_of(folder, name):
         size = folder.size(name)
-    except StoreError:
-        if folder.exists(name):
-            raise
-        raise lost(folder, name) from None
-    tail = min(size, FOOTER_BYTES)  # a plan can have hundreds of megabytes, and the store can be remote
-    try:
+        tail = min(size, FOOTER_BYTES)  # a plan can have hundreds of megabytes, and the store can be remote
         rows = count_rows(pa.py_buffer(folder.ranges.read_at(name, size - tail, tail)), size)
-    except MalformedDataError as damage:
-        raise damaged(folder, name, str(damage)) from damage
     if rows != expected:
         raise damaged(folder, RUN, f"it states {expected} rows in {name}, which has {rows}")
 
@@ -194,3 +187,64 @@ def has_impossible_counts(column: pa.ChunkedArray) -> bool:
     """Whether a count is negative or the sum is 2**62 or more."""
     counts = column.to_numpy()
     return bool((counts < 0).any()) or float(counts.sum(dtype=np.float64)) >= 2.0**62
+
+
+def manifest_run(run: Run) -> bytes:
+    """The identity of a run in its manifest: the job's digest, and the checksums of plan and sources."""
+    return canonical({"job": run.job.digest(), "plan": run.plan_blake3, "sources": run.sources_blake3})
+
+
+def log_run(run: Run) -> str:
+    """The identity of a run in the lines of its log: the start of the hash of `manifest_run`."""
+    return hash_of(manifest_run(run))[:16]
+
+
+def rows_checksum(manifest: pa.Table, digest: str) -> bytes:
+    """The checksum (XXH3, 128 bits) of the counts of a manifest and its `parts_digest`, which covers the rest."""
+    checksum = xxhash.xxh3_128()
+    for column in manifest.columns:
+        if pa.types.is_integer(column.type):
+            checksum.update(np.ascontiguousarray(column.to_numpy()).data)
+    checksum.update(digest.encode())
+    return checksum.hexdigest().encode()
+
+
+def read_manifest(folder: Folder, run: Run, skipped: Collection[str] = ()) -> pa.Table:
+    """Read the manifest as `prepare` wrote it, without the skipped columns: the base of all changes.
+
+    Refuses one of another run, with other units than the plan, or with impossible counts.
+    """
+    wanted = [name for name in MANIFEST_SCHEMA.names if name not in skipped]
+    manifest = read_table(folder, MANIFEST, wanted=wanted)
+    _check_manifest_run(folder, run, manifest)
+    stated, digest = (manifest.schema.metadata or {}).get(MANIFEST_ROWS), parts_digest(manifest)
+    if stated != rows_checksum(manifest, digest):
+        raise damaged(folder, MANIFEST, "its rows are not as they were written")
+    if not np.array_equal(manifest["unit"].to_numpy(), np.arange(run.units)):
+        raise damaged(folder, MANIFEST, f"its units are not the {run.units} of the plan")
+    for field in manifest.schema:
+        if pa.types.is_integer(field.type) and has_impossible_counts(manifest[field.name]):
+            raise damaged(folder, MANIFEST, f"its column {field.name} has impossible counts")
+    return manifest
+
+
+def read_checksums(folder: Folder, run: Run) -> pa.Table:
+    """Read only the checksums of the manifest."""
+    checksums = read_table(folder, MANIFEST, wanted=["blake3"])
+    _check_manifest_run(folder, run, checksums)
+    return checksums
+
+
+def _check_manifest_run(folder: Folder, run: Run, manifest: pa.Table) -> None:
+    """Refuse a manifest of another run."""
+    stated = (manifest.schema.metadata or {}).get(MANIFEST_RUN)
+    if stated == manifest_run(run):
+        return
+    if stated is None:
+        raise damaged(folder, MANIFEST, "it does not name the run that it belongs to")
+    raise ForeignManifest(*damaged(folder, MANIFEST, f"it belongs to another run than {RUN}").args)
+
+
+def manifest_totals(manifest: pa.Table) -> dict[str, int]:
+    """The sums of the manifest's counts: documents, tokens, text_bytes, skipped and quarantined."""
+    return {name: int(np.sum(manifest[name].to_numpy())) for name in COUNT_COLUMNS}

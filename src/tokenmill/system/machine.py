@@ -112,17 +112,8 @@ def threads() -> int:
         return threading.active_count()
 
 
-def raise_oom_score() -> None:
-    """Ask the kernel to kill this process before others when memory runs out, where it supports that."""
-    _set_oom_score(500)
-
-
-def reset_oom_score() -> None:
-    """Reset this process's oom_score_adj to 0, so that workers (500) are killed before it."""
-    _set_oom_score(0)
-
-
-def _set_oom_score(score: int) -> None:
+def set_oom_score(score: int) -> None:
+    """Let the kernel kill this process before others if memory runs out: 500 for a worker, 0 as usual."""
     with contextlib.suppress(OSError), open(f"{procfs.PROC}/self/oom_score_adj", "w") as file:
         file.write(str(score))
 
@@ -130,9 +121,8 @@ def _set_oom_score(score: int) -> None:
 def oom_kills() -> tuple[int, int]:
     """How many processes the OOM killer has killed: in this cgroup, or else on this machine since boot."""
     own = cgroups.kills(cgroups.membership(os.getpid()))
-    return (
-        (own, 0) if own is not None else (0, kernel_oom_kills() or 0)
-    )  # the group's counter includes every kill in it
+    # The group's counter includes every kill in it.
+    return (own, 0) if own is not None else (0, kernel_oom_kills() or 0)
 
 
 def kernel_oom_kills() -> int | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +19,9 @@ import pyarrow as pa
 from tokenmill.errors import EngineMismatch
 from tokenmill.tokenization import document_hash
 from tokenmill.tokenization.cutting import next_safe_cut
+from tokenmill.tokenization.engines.protocol import Encoded, Engine, Tokens
+from tokenmill.tokenization.spec import TokenizerSpec
 from tokenmill.tokenization.token_lengths import TokenLengths
-
-if TYPE_CHECKING:
-    from tokenmill.tokenization.engines.protocol import Encoded, Engine, Tokens
-    from tokenmill.tokenization.spec import TokenizerSpec
 
 ByteArray = npt.NDArray[np.uint8]
 IntArray = npt.NDArray[np.int64]

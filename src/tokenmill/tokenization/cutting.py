@@ -16,16 +16,14 @@ added token crosses the cut.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenmill.tokenization.engines.protocol import Encoded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 ByteArray = npt.NDArray[np.uint8]
 IntArray = npt.NDArray[np.int64]

@@ -51,15 +51,10 @@ def vocabulary_of(files: ModelFiles, file: str | None = None) -> Vocabulary:
     config = files.read(os.path.join(directory, CONFIG))
     if ".model" in base:
         return _from_model_file(files, chosen, content, config)
-    if is_tekken(base):
+    if "tekken" in base and base.endswith(".json"):  # as Mistral's own reader decides
         return from_tekken(files.name, origin, content)
     declared = declared_end(config) if base == TOKENIZER_JSON else None
     return from_tokenizer_json(files.name, origin, content, declared)
-
-
-def is_tekken(file: str) -> bool:
-    """Whether a file is Mistral's, by its name, as their own reader decides."""
-    return "tekken" in file and file.endswith(".json")
 
 
 def read_bytes(path: str) -> bytes:
@@ -82,7 +77,7 @@ def read_bytes(path: str) -> bytes:
 def _from_model_file(files: ModelFiles, file: str, content: bytes, config: bytes | None) -> Vocabulary:
     """The vocabulary of a `.model` file, which is tiktoken's or SentencePiece's."""
     origin = os.path.join(files.label, file)
-    if not _is_rank_file(content):
+    if not _RANK_LINE.match(content):
         raise _sentencepiece_error(origin, files.label)
     code = code_file(config)
     beside = os.path.join(os.path.dirname(file), code) if code else None
@@ -97,11 +92,6 @@ def _no_vocabulary(files: ModelFiles, file: str) -> TokenizerError:
         f"found        {', '.join(others[:SHOWN_FILES]) or 'no file of a tokenizer'}{more}",
         "Give a tokenizer.json of Hugging Face's tokenizers, a tekken.json, a tiktoken.model or a .tiktoken file.",
     )
-
-
-def _is_rank_file(content: bytes) -> bool:
-    """Whether a `.model` file has the lines of a `.tiktoken` file, and is not SentencePiece's."""
-    return _RANK_LINE.match(content) is not None
 
 
 def _sentencepiece_error(origin: str, loadable: str) -> TokenizerError:

@@ -6,16 +6,13 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from tokenmill.errors import CorruptStore
 from tokenmill.storage.untrusted.malformed import MalformedDataError
+from tokenmill.tokenization.spec import TokenizerSpec
 from tokenmill.tokenization.tokenizer_json import TokenizerJson, read_tokenizer_json
-
-if TYPE_CHECKING:
-    from tokenmill.tokenization.spec import TokenizerSpec
 
 Lookup = Callable[[int], bytes | None]
 # How vocabularies that are not byte-level write single bytes (byte fallback).

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenmill.tokenization.cutting import crosses_safe_cuts
+from tokenmill.tokenization.engines.protocol import Tokens
 from tokenmill.tokenization.gigatoken_support import falls_back
-
-if TYPE_CHECKING:
-    from tokenmill.tokenization.engines.protocol import Tokens
-    from tokenmill.tokenization.spec import TokenizerSpec
+from tokenmill.tokenization.spec import TokenizerSpec
 
 IntArray = npt.NDArray[np.int64]
 

@@ -71,7 +71,11 @@ class TokenizeFn:
         if isinstance(texts, str | bytes) or texts is None:
             tokens = self._encode([texts]).tokens
             return self._named(tokens, len(tokens))
-        if _is_row(rows) or isinstance(texts, Mapping | AbstractSet) or not isinstance(texts, Iterable):
+        if (
+            type(rows).__name__ == "LazyRow"
+            or isinstance(texts, Mapping | AbstractSet)
+            or not isinstance(texts, Iterable)
+        ):
             raise self._no_text(f"its value is of the type {type(texts).__name__}")
         encoded = self._encode(texts)
         ids = [encoded.tokens[start:stop] for start, stop in itertools.pairwise(encoded.offsets.tolist())]
@@ -189,11 +193,6 @@ def _as_frame(frame: Any, table: pa.Table) -> Any:
     """A table as a frame of the same library as `frame`."""
     library = type(frame).__module__.partition(".")[0]
     return sys.modules[library].from_arrow(table) if library == "polars" else table.to_pandas()
-
-
-def _is_row(rows: Any) -> bool:
-    """Whether `datasets` has passed one row, in which a list is a value and not a batch."""
-    return type(rows).__name__ == "LazyRow"
 
 
 def _first_bad_row(texts: Any) -> str | None:

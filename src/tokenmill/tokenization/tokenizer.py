@@ -8,8 +8,9 @@ reference may fail.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,12 +27,8 @@ from tokenmill.tokenization.engines.protocol import CannotEncode, Encoded, Engin
 from tokenmill.tokenization.engines.tiktoken import TiktokenEngine
 from tokenmill.tokenization.gigatoken_support import unsupported
 from tokenmill.tokenization.resolve import Vocabulary
+from tokenmill.tokenization.spec import TokenizerSpec
 from tokenmill.tokenization.unicode_gap import ByteArray, IntArray, Ranges, documents_with_gap
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tokenmill.tokenization.spec import TokenizerSpec
 
 __all__ = ["ENGINES", "REFERENCES", "AuditMismatchError", "EngineChoice", "Tokenizer", "choose_engine"]
 

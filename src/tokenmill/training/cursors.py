@@ -51,8 +51,7 @@ class SourceCursor:
         begins = np.array([start for start, _ in pieces] + [self._aligned(sequence_tokens)])
         before = np.cumsum([0] + [count for _, count in pieces])
         piece = np.searchsorted(before, numbers, side="right") - 1
-        starts: Numbers = begins[piece] + (numbers - before[piece]) * sequence_tokens
-        return starts
+        return np.asarray(begins[piece] + (numbers - before[piece]) * sequence_tokens)
 
     def after(self, sequences: int, sequence_tokens: int) -> SourceCursor:
         """The cursor after so many more sequences."""

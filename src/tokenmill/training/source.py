@@ -46,8 +46,7 @@ class LoaderSource:
         grains, slices = np.divmod(np.arange(first, last), in_grain)
         low = first // in_grain
         chosen = self.order.at(low, (last - 1) // in_grain + 1)[grains - low]
-        starts: Numbers = chosen * self.grain_tokens + slices * sequence_tokens
-        return starts
+        return np.asarray(chosen * self.grain_tokens + slices * sequence_tokens)
 
     def spans(self, first: int, last: int, sequence_tokens: int) -> list[Span]:
         """Sequences [first, last) of the order: one span for those that share a grain."""
@@ -136,5 +135,4 @@ class MergedSource:
         breaks = np.flatnonzero(np.diff(distinct) > 1) + 1
         edges = itertools.pairwise([0, *breaks.tolist(), len(distinct)])
         found = [self.order.at(int(distinct[low]), int(distinct[high - 1]) + 1) for low, high in edges]
-        grains: Numbers = np.concatenate(found)[inverse]
-        return grains
+        return np.asarray(np.concatenate(found)[inverse])

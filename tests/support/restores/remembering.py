@@ -7,7 +7,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from tokenmill.storage.untrusted import tables
+from tokenmill.storage.untrusted import parquet_pages
 
 
 def forget() -> None:
@@ -22,7 +22,7 @@ def forget() -> None:
 def remember_tables(patch: pytest.MonkeyPatch) -> None:
     """Let `read_parquet` remember tables by the bytes of their files: its checks were half of the time of a trial."""
     remembered: dict[tuple[object, ...], pa.Table] = {}
-    read = tables.read_parquet
+    read = parquet_pages.read_parquet
 
     def read_parquet(data: pa.Buffer, *args: object, **options: object) -> pa.Table:
         key = (data.to_pybytes(), repr(args), repr(options))

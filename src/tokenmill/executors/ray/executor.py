@@ -95,11 +95,6 @@ class _ActorHandle:
         """Whether it has started and answers."""
         return self.has_answered and not self.is_silent
 
-    @property
-    def is_overdue(self) -> bool:
-        """Whether its answer is late. An actor that has not started yet may take longer."""
-        return self.is_up and self.silent_seconds > SILENT_SECONDS
-
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
@@ -214,7 +209,7 @@ class RayExecutor:
             for handle in self._answered():
                 yield from self._receive(handle, dispatch)
             for handle in self._handles:
-                if handle.is_overdue:
+                if handle.is_up and handle.silent_seconds > SILENT_SECONDS:
                     handle.is_silent = True
                     reason = f"nothing was heard of its node for {SILENT_SECONDS:.0f} s"
                     yield from self._lose(handle, dispatch, reason)

@@ -95,7 +95,7 @@ class NodeActor:
             raise RunFailed(f"it has tokenmill {own_version()}, and the run is of tokenmill {config.version}")
         self._own_variables = environment.exported()
         self._adopt(config.settings)
-        machine.reset_oom_score()  # Ray raises the score of its processes: the kernel would kill the actor first
+        machine.set_oom_score(0)  # Ray raises the score of its processes: the kernel would kill the actor first
         self._config = config
         self._executor = LocalExecutor(config.preload)
         self._feed = _Feed()

@@ -10,13 +10,13 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill.errors import SourceError
 from tokenmill.executors.fan_out import ignore
+from tokenmill.executors.outcomes import Executor
 from tokenmill.pipeline.bench.measure import MeasureSpeed, measure_all
 from tokenmill.pipeline.planning.estimate import Estimate
 from tokenmill.pipeline.planning.sample import write_vocabulary
@@ -28,10 +28,7 @@ from tokenmill.storage import folder_at
 from tokenmill.store.job import Job
 from tokenmill.store.layout import PARTS
 from tokenmill.system import machine
-
-if TYPE_CHECKING:
-    from tokenmill.executors.outcomes import Executor
-    from tokenmill.tokenization.resolve import Vocabulary
+from tokenmill.tokenization.resolve import Vocabulary
 
 SECONDS = 1.0
 MAX_BYTES = 32 << 20

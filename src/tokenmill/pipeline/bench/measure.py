@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from tokenmill.executors.fan_out import run_all
 from tokenmill.executors.messages import describe_death
-from tokenmill.executors.outcomes import RetryPolicy
+from tokenmill.executors.outcomes import Executor, RetryPolicy
 from tokenmill.humanize import Readable
 from tokenmill.pipeline.planning.sample import raise_failure
 from tokenmill.pipeline.unit.commit import Commit
@@ -32,11 +31,6 @@ from tokenmill.storage import folder_at, io_threads
 from tokenmill.store.job import Job
 from tokenmill.store.layout import part_name
 from tokenmill.tokenization.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tokenmill.executors.outcomes import Executor
 
 FAST_ENGINE = "gigatoken"
 # A worker works for this fraction of the time before anything counts, which fills the engine's cache.

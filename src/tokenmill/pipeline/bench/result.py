@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import msgspec
 
 from tokenmill.humanize import Readable
 from tokenmill.pipeline.bench.measure import Speed, Steps
 from tokenmill.pipeline.planning.estimate import START_SECONDS, Estimate
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # A step computes if at least this fraction of its time is processor time. Below, it waits.
 MIN_CPU_FRACTION = 0.75

@@ -10,22 +10,23 @@ import itertools
 import os
 import secrets
 import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from tokenmill.errors import SourceError, UsageError
 from tokenmill.executors.local import LocalExecutor
+from tokenmill.executors.progress import Reporter
 from tokenmill.humanize import count, duration, size
 from tokenmill.options import JobOptions
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.bench.library import write_library
-from tokenmill.pipeline.bench.measure import UNITS, MeasureSpeed, measure_all
+from tokenmill.pipeline.bench.measure import UNITS, MeasureSpeed, Speed, measure_all
 from tokenmill.pipeline.bench.result import BenchResult, Corpus, make_cell, with_forecast
-from tokenmill.pipeline.planning.estimate import Footprint
+from tokenmill.pipeline.planning.estimate import CorpusEstimate, Footprint
 from tokenmill.pipeline.planning.freeze import plan_step
 from tokenmill.pipeline.planning.request import (
     BadDocumentPolicy,
@@ -34,26 +35,17 @@ from tokenmill.pipeline.planning.request import (
     make_request,
     refuse_without_effect,
 )
-from tokenmill.pipeline.planning.resources import plan_resources
+from tokenmill.pipeline.planning.resources import Resources, plan_resources
 from tokenmill.pipeline.planning.sample import Measure, estimate_units, write_vocabulary
 from tokenmill.pipeline.planning.split_sources import plan_units
 from tokenmill.pipeline.unit.plan import DEFAULT_UNIT_BYTES, SMALLEST_UNIT_BYTES, tasks
 from tokenmill.sources.named_datasets import resolve_sources
-from tokenmill.storage import absolute, folder_at, scheme
+from tokenmill.storage import Folder, absolute, folder_at, scheme
 from tokenmill.store.layout import PARTS
 from tokenmill.system import machine
+from tokenmill.tokenization.objects import TokenizerObject
 from tokenmill.tokenization.resolve import resolve
 from tokenmill.tokenization.tokenizer import REFERENCES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tokenmill.executors.progress import Reporter
-    from tokenmill.pipeline.bench.measure import Speed
-    from tokenmill.pipeline.planning.estimate import CorpusEstimate
-    from tokenmill.pipeline.planning.resources import Resources
-    from tokenmill.storage import Folder
-    from tokenmill.tokenization.objects import TokenizerObject
 
 SCRATCH_PREFIX = ".tokenmill-bench-"
 MAX_CELL_SECONDS = 4.0

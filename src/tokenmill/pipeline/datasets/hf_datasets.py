@@ -8,20 +8,17 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from datasets import Dataset
 
 from tokenmill.errors import UsageError
 from tokenmill.pipeline.datasets.map_rows import are_intact, commit_rows
+from tokenmill.storage import Folder
 from tokenmill.storage.digest import hash_of
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-
-    from tokenmill.storage import Folder
 
 # How many rows are written at a time.
 SPILL_ROWS = 1000
@@ -140,9 +137,8 @@ def with_tokens(  # noqa: PLR0913 - the dataset, its tokens, and how they are pu
     info = dataset.info.copy()
     kept = {name: dataset.features[name] for name in others}
     info.features = Features(kept | Features.from_arrow_schema(tokens.schema))
-    name = hash_of(f"{fingerprint(dataset)} {folder.root} {' '.join(others)} {' '.join(tokens.column_names)}".encode())[
-        :16
-    ]
+    identity = f"{fingerprint(dataset)} {folder.root} {' '.join(others)} {' '.join(tokens.column_names)}"
+    name = hash_of(identity.encode())[:16]
     table = _beside(dataset, others, tokens, folder, name, in_order)
     # Older versions of the library look for the features here first.
     table = table.replace_schema_metadata(info.features.arrow_schema.metadata)

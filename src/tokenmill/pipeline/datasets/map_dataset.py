@@ -36,8 +36,8 @@ from tokenmill.storage.arrow_text import is_text
 from tokenmill.storage.digest import digest_of
 from tokenmill.store import layout
 from tokenmill.store.job import STORE_FORMAT, Run, read_run, read_vocabulary
-from tokenmill.store.manifest import manifest_run
 from tokenmill.store.state import MismatchRecord, publish_mismatch, read_mismatch
+from tokenmill.store.tables import manifest_run
 from tokenmill.tokenization import vocabulary_cache
 from tokenmill.tokenization.boundary_tokens import boundary_token, end_token
 from tokenmill.tokenization.resolve import Vocabulary

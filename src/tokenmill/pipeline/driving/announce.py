@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import msgspec
 
 from tokenmill.executors.messages import out_of
+from tokenmill.executors.outcomes import Pool
 from tokenmill.humanize import count, size
+from tokenmill.pipeline.driving.context import RunContext
 from tokenmill.pipeline.planning import ranks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tokenmill.executors.outcomes import Pool
-    from tokenmill.pipeline.driving.context import RunContext
-    from tokenmill.pipeline.planning.request import PrepareRequest
-    from tokenmill.pipeline.planning.resources import Resources
+from tokenmill.pipeline.planning.request import PrepareRequest
+from tokenmill.pipeline.planning.resources import Resources
 
 
 def announce(context: RunContext, request: PrepareRequest, resources: Resources, pool: Pool) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from tokenmill.errors import StorageError, StoreError
+from tokenmill.executors.outcomes import Executor, Pool
+from tokenmill.pipeline.driving.context import Companion, RunContext
 from tokenmill.pipeline.driving.driver import Driver
 from tokenmill.pipeline.driving.heartbeat import Heartbeat
 from tokenmill.pipeline.driving.inventory import PartInventory
@@ -20,16 +24,6 @@ from tokenmill.pipeline.driving.schedule import CommittedUnits, Schedule
 from tokenmill.pipeline.planning.run_once import FINISHING, run_once
 from tokenmill.store import layout, quarantine
 from tokenmill.store.state import Operation, enter
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
-
-    import pyarrow as pa
-
-    from tokenmill.executors.outcomes import Executor, Pool
-    from tokenmill.pipeline.driving.context import Companion, RunContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,53 +51,28 @@ class RunCompletion:
     ) -> None:
         frozen, isolation = context.frozen, Isolation()
         self._context = context
-        self._manifest = ManifestBuilder(context.folder, frozen.run, frozen.plan, frozen.sources, frozen.head)
-        self._committed = CommittedUnits(context, isolation)
+        self.manifest = ManifestBuilder(context.folder, frozen.run, frozen.plan, frozen.sources, frozen.head)
+        self.committed = CommittedUnits(context, isolation)
         self._inventory = PartInventory(
             context,
-            self._manifest,
-            self._committed,
+            self.manifest,
+            self.committed,
             repair=options.repair,
             retry_quarantine=options.retry_quarantine,
         )
         self._metrics = options.metrics
-        self._budget = RowBudget(context, self._manifest, isolation, self._committed, options.limits)
-        self._driver = Driver(
+        self._budget = RowBudget(context, self.manifest, isolation, self.committed, options.limits)
+        self.driver = Driver(
             context,
             engine,
-            self._manifest,
-            self._committed,
-            Schedule(context, self._committed),
+            self.manifest,
+            self.committed,
+            Schedule(context, self.committed),
             isolation,
             self._inventory,
             self._budget,
             companions,
         )
-
-    @property
-    def engine(self) -> str:
-        """The engine that encodes now."""
-        return self._driver.engine
-
-    @property
-    def seconds(self) -> float:
-        """The time that was spent on units."""
-        return self._driver.seconds
-
-    @property
-    def units_done_before(self) -> int:
-        """How many units have a part that this call has not made."""
-        return len(self._committed.earlier())
-
-    @property
-    def skipped_reasons(self) -> Counter[str]:
-        """How many rows are skipped, for each reason."""
-        return +self._manifest.skipped_reasons
-
-    @property
-    def quarantined(self) -> int:
-        """How many rows are in quarantine."""
-        return self._manifest.quarantined
 
     def complete(self, pool: Pool, check_rows: Callable[[int], None], needs: DiskNeeds | None = None) -> pa.Table:
         """Do what is missing and publish the manifest. If that fails, list the rows in quarantine so far.
@@ -117,15 +86,15 @@ class RunCompletion:
         context = self._context
         run, root = context.frozen.run, context.folder.root
         sink = None if self._metrics is None else MetricsFile(self._metrics, run, root)
-        heartbeat = Heartbeat(context.folder, context.events, pool, context.rank_share, self._committed.progress, sink)
+        heartbeat = Heartbeat(context.folder, context.events, pool, context.rank_share, self.committed.progress, sink)
         with heartbeat:
             try:
                 self._inventory.take_stock(pool)
-                missing = self._committed.missing()
+                missing = self.committed.missing()
                 if needs is not None:
-                    check_room(context, self.engine, missing, pool, needs)
-                units, workers = context.frozen.run.units, context.workers
-                context.events.log.add("start", units=units, missing=len(missing), workers=workers, engine=self.engine)
+                    check_room(context, self.driver.engine, missing, pool, needs)
+                units, workers, engine = context.frozen.run.units, context.workers, self.driver.engine
+                context.events.log.add("start", units=units, missing=len(missing), workers=workers, engine=engine)
                 while (manifest := self.attempt(pool, check_rows)) is None:
                     pass
             except BaseException:
@@ -138,18 +107,18 @@ class RunCompletion:
 
     def attempt(self, executor: Executor, check_rows: Callable[[int], None] = lambda _: None) -> pa.Table | None:
         """Do what is missing and publish the manifest, unless another driver did; None if units are to do again."""
-        self._driver.run(executor)
+        self.driver.run(executor)
         context = self._context
         if context.rank_share is not None and self._manifest.rows:
             self._manifest.publish_summaries()
         with self._manifest_turn() as is_ours:
             if not is_ours:
                 manifest = enter(context.folder, Operation.READ).manifest
-                self._manifest.adopt(manifest)
+                self.manifest.adopt(manifest)
             elif not self._inventory.collect(executor):
                 return None
             self._budget.check()
-            check_rows(self._manifest.rows)
+            check_rows(self.manifest.rows)
             return self._inventory.publish() if is_ours else manifest
 
     def _manifest_turn(self) -> AbstractContextManager[bool]:

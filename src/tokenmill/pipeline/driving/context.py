@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
+from tokenmill.executors.outcomes import Pool
+from tokenmill.executors.progress import Reporter
 from tokenmill.humanize import count
 from tokenmill.pipeline.driving.events import RunEvents, RunLog
+from tokenmill.pipeline.planning.freeze import FrozenRun
+from tokenmill.pipeline.planning.ranks import RankShare
+from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.pipeline.unit.tokenize import Tokenize
-from tokenmill.store.manifest import log_run
+from tokenmill.storage import Folder
+from tokenmill.store.job import Run
 from tokenmill.store.state import read_mismatch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tokenmill.executors.outcomes import Pool
-    from tokenmill.executors.progress import Reporter
-    from tokenmill.pipeline.planning.freeze import FrozenRun
-    from tokenmill.pipeline.planning.ranks import RankShare
-    from tokenmill.pipeline.unit.documents import WorkerLimits
-    from tokenmill.storage import Folder
-    from tokenmill.store.job import Run
+from tokenmill.store.tables import log_run
 
 
 @dataclass(frozen=True, slots=True)

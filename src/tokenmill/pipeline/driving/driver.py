@@ -8,41 +8,35 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tokenmill.errors import BadDocument, LimitReached, MemoryShortage, StorageError, StoreError, TokenizerError
-from tokenmill.executors.outcomes import Died, Done, Failed, RetryPolicy
+from tokenmill.executors.outcomes import Died, Done, Executor, Failed, RetryPolicy
+from tokenmill.pipeline.driving.context import Companion, RunContext
+from tokenmill.pipeline.driving.inventory import PartInventory
 from tokenmill.pipeline.driving.isolation import (
     MAX_FAILURES_WITHOUT_SUCCESS,
+    Isolation,
     after_probe,
     after_trouble,
     may_be_a_document,
     ran_out_of_memory,
 )
-from tokenmill.pipeline.unit.isolate import Isolate
+from tokenmill.pipeline.driving.manifest import ManifestBuilder
+from tokenmill.pipeline.driving.row_limits import RowBudget
+from tokenmill.pipeline.driving.schedule import CommittedUnits, Schedule
+from tokenmill.pipeline.unit.commit import Committed
+from tokenmill.pipeline.unit.documents import WorkerLimits
+from tokenmill.pipeline.unit.isolate import Isolate, IsolatedUnit
 from tokenmill.pipeline.unit.messages import bad_document, run_failed
+from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.pipeline.unit.tokenize import Tokenize
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy.typing as npt
-
-    from tokenmill.executors.outcomes import Executor
-    from tokenmill.pipeline.driving.context import Companion, RunContext
-    from tokenmill.pipeline.driving.inventory import PartInventory
-    from tokenmill.pipeline.driving.isolation import Isolation
-    from tokenmill.pipeline.driving.manifest import ManifestBuilder
-    from tokenmill.pipeline.driving.row_limits import RowBudget
-    from tokenmill.pipeline.driving.schedule import CommittedUnits, Schedule
-    from tokenmill.pipeline.unit.commit import Committed
-    from tokenmill.pipeline.unit.documents import WorkerLimits
-    from tokenmill.pipeline.unit.isolate import IsolatedUnit
-    from tokenmill.pipeline.unit.plan import UnitTask
-    from tokenmill.store.job import Job
+from tokenmill.store.job import Job
 
 # The run is aborted when this many units have failed.
 MAX_FAILURES = 100
@@ -203,7 +197,7 @@ class Driver:
             return
         self.committed.commit(task)
         if committed.by_other_driver:
-            self.schedule.note_other_driver()
+            self.schedule.saw_other_driver = True
         self.manifest.add(committed.summary)
         if committed.engine != engine:
             self.chosen_engine = committed.engine

@@ -5,21 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokenmill.executors.messages import fewer_workers
-from tokenmill.executors.outcomes import Cause
+from tokenmill.executors.outcomes import Cause, Died, Done, Failed, Worker
 from tokenmill.executors.progress import Reporter, Step
+from tokenmill.pipeline.unit.commit import Committed
+from tokenmill.pipeline.unit.isolate import ExcludedRow
 from tokenmill.pipeline.unit.messages import describe_position, describe_unit_death, row_name, span
+from tokenmill.pipeline.unit.plan import UnitTask
+from tokenmill.storage import Folder
 from tokenmill.store import event_log
 from tokenmill.store.part import FILTERED
-
-if TYPE_CHECKING:
-    from tokenmill.executors.outcomes import Died, Done, Failed, Worker
-    from tokenmill.pipeline.unit.commit import Committed
-    from tokenmill.pipeline.unit.isolate import ExcludedRow
-    from tokenmill.pipeline.unit.plan import UnitTask
-    from tokenmill.storage import Folder
 
 # Log lines of units are written together at most this often: there may be thousands in a second.
 LOG_SECONDS = 0.1

@@ -20,7 +20,7 @@ from tokenmill.storage import Folder
 from tokenmill.store import event_log, layout, quarantine
 from tokenmill.store.job import Run
 from tokenmill.store.layout import part_name
-from tokenmill.store.manifest import log_run
+from tokenmill.store.tables import log_run
 
 # With fewer parts for each worker, another worker is not worth its start.
 PARTS_PER_WORKER = 10_000

@@ -11,25 +11,22 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import msgspec
 
 from tokenmill.errors import INTERRUPTED, RunFailed, TokenmillError, exit_code_of
+from tokenmill.executors.outcomes import Pool
+from tokenmill.pipeline.driving.events import RunEvents
+from tokenmill.pipeline.driving.metrics import MetricsFile
+from tokenmill.pipeline.planning.ranks import RankShare
+from tokenmill.storage import Folder
 from tokenmill.store import heartbeats, layout
 from tokenmill.system import limits
 from tokenmill.system.storage_settings import bind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tokenmill.executors.outcomes import Pool
-    from tokenmill.pipeline.driving.events import RunEvents
-    from tokenmill.pipeline.driving.metrics import MetricsFile
-    from tokenmill.pipeline.planning.ranks import RankShare
-    from tokenmill.storage import Folder
 
 # Rates are averages over this time.
 RECENT_SECONDS = 60.0

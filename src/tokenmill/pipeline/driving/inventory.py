@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.executors.fan_out import FanOut
+from tokenmill.executors.outcomes import Executor
 from tokenmill.humanize import count
+from tokenmill.pipeline.driving.context import RunContext
+from tokenmill.pipeline.driving.manifest import ManifestBuilder
+from tokenmill.pipeline.driving.schedule import CommittedUnits
 from tokenmill.pipeline.planning.open_run import check_parts, remove_parts, with_other_text
 from tokenmill.pipeline.unit.part_summaries import ANY_SLICE, InvalidPart
 from tokenmill.store import event_log, layout, quarantine
 from tokenmill.store.chain import withdraw_manifest
-from tokenmill.store.manifest import log_run, read_manifest
 from tokenmill.store.state import read_mismatch, rechecked_checksums
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-    import pyarrow as pa
-
-    from tokenmill.executors.outcomes import Executor
-    from tokenmill.pipeline.driving.context import RunContext
-    from tokenmill.pipeline.driving.manifest import ManifestBuilder
-    from tokenmill.pipeline.driving.schedule import CommittedUnits
+from tokenmill.store.tables import log_run, read_manifest
 
 # How often parts may turn out to be missing or damaged when the manifest is about to be written.
 MAX_COLLECTIONS = 5
@@ -161,9 +157,7 @@ class PartInventory:
         doubtful = np.setdiff1d(units if with_content else self._unrecorded(units), sorted(unusable))
         fan_out, context = self._fan_out(executor), self.context
         unusable |= set(with_other_text(context.folder, context.frozen, context.limits, fan_out, doubtful))
-        if (
-            self.recheck and not frozen.head.number
-        ):  # the reference engine has confirmed the parts with these checksums, and no others
+        if self.recheck and not frozen.head.number:  # the reference engine has confirmed these checksums only
             confirmed = rechecked_checksums(context.folder, units, frozen.run.units)
             unusable |= set(self.manifest.unrecorded(units, confirmed).tolist())
         return sorted(unusable)

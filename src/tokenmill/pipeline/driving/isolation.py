@@ -7,22 +7,18 @@ Decides which row is tried alone, which is excluded, and when the unit has faile
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from msgspec.structs import replace
 
 from tokenmill.executors.outcomes import Cause, Died, Failed, RetryPolicy
 from tokenmill.humanize import signal_name
 from tokenmill.pipeline.unit.isolate import ExcludedRow, IsolatedUnit, RowId
-from tokenmill.pipeline.unit.plan import position_in
+from tokenmill.pipeline.unit.plan import UnitTask, position_in
 from tokenmill.tokenization.engines.protocol import CannotEncode
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tokenmill.pipeline.unit.plan import UnitTask
-
-    Trouble = Died[Any] | Failed[Any]
+Trouble = Died[Any] | Failed[Any]
 
 # When this many units wait for isolation, no other unit is started until they are isolated.
 MAX_TO_ISOLATE = 100

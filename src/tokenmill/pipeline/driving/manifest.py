@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -13,21 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.errors import CorruptStore
+from tokenmill.executors.fan_out import FanOut
 from tokenmill.pipeline.planning.estimate import ROW_BYTES
 from tokenmill.pipeline.planning.open_run import check_parts
 from tokenmill.pipeline.unit import plan as planning
 from tokenmill.pipeline.unit.part_summaries import InvalidPart
-from tokenmill.storage import prefetch_map
+from tokenmill.storage import Folder, prefetch_map
 from tokenmill.store import event_log, layout, tables
 from tokenmill.store.chain import BASE, Head
 from tokenmill.store.job import Run
 from tokenmill.store.manifest import log_run, manifest_columns, manifest_row, publish_manifest
 from tokenmill.store.part import INTENDED, WITHOUT_TEXT, PartSummary, read_summary
 from tokenmill.store.rank_summaries import REASONS, publish_summaries, read_summaries
-
-if TYPE_CHECKING:
-    from tokenmill.executors.fan_out import FanOut
-    from tokenmill.storage import Folder
 
 # How many rows of the manifest are Python objects before they become a table.
 ROWS_PER_TABLE = 1000
@@ -182,8 +178,7 @@ class ManifestBuilder:
         units, documents, tokens = (table[name].to_numpy() for name in ("unit", "documents", "tokens"))
         token_bytes = np.dtype(self._run.job.tokenizer.dtype).itemsize
         min_bytes = tokens * token_bytes + documents * ROW_BYTES
-        short: list[int] = units[sizes[units] < np.maximum(min_bytes, 1)].tolist()
-        return short
+        return list(units[sizes[units] < np.maximum(min_bytes, 1)].tolist())
 
     def _add_reasons(self, summary: PartSummary) -> None:
         reasons: Counter[str] = Counter()

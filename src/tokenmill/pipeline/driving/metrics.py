@@ -6,15 +6,13 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tokenmill.errors import UsageError
 from tokenmill.storage import absolute, folder_at, scheme
+from tokenmill.store.heartbeats import HeartbeatRecord
+from tokenmill.store.job import Run
 from tokenmill.system.arguments import check_text
-
-if TYPE_CHECKING:
-    from tokenmill.store.heartbeats import HeartbeatRecord
-    from tokenmill.store.job import Run
 
 
 class Metric(NamedTuple):

@@ -7,20 +7,17 @@ room for the upper end of the estimate.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from tokenmill.errors import TRY_AGAIN, StoreError
+from tokenmill.executors.outcomes import Executor
 from tokenmill.humanize import size
+from tokenmill.pipeline.driving.context import RunContext
 from tokenmill.pipeline.planning.estimate import Footprint
 from tokenmill.pipeline.planning.sample import Measure, estimate_units
 from tokenmill.storage import free_bytes
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from tokenmill.executors.outcomes import Executor
-    from tokenmill.pipeline.driving.context import RunContext
 
 # A sample that takes longer is skipped: a document that hangs is found when its unit is tokenized.
 MAX_SAMPLE_SECONDS = 30.0

@@ -8,24 +8,21 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
+from tokenmill.errors import RunFailed
+from tokenmill.pipeline.driving.context import RunContext
+from tokenmill.pipeline.driving.isolation import Isolation
+from tokenmill.pipeline.driving.manifest import ManifestBuilder
+from tokenmill.pipeline.driving.schedule import CommittedUnits
+from tokenmill.pipeline.planning.freeze import FrozenRun
 from tokenmill.pipeline.unit.messages import RowCounts, no_column, too_many_bad, too_many_skipped
 from tokenmill.sources import file_at
 from tokenmill.sources.line_numbers import row_place
+from tokenmill.storage import Folder
 from tokenmill.store import event_log
 from tokenmill.store.part import INTENDED, MISSING, WITHOUT_TEXT, read_summary
-
-if TYPE_CHECKING:
-    from tokenmill.errors import RunFailed
-    from tokenmill.pipeline.driving.context import RunContext
-    from tokenmill.pipeline.driving.isolation import Isolation
-    from tokenmill.pipeline.driving.manifest import ManifestBuilder
-    from tokenmill.pipeline.driving.schedule import CommittedUnits
-    from tokenmill.pipeline.planning.freeze import FrozenRun
-    from tokenmill.storage import Folder
 
 # A run is aborted early only when the rows are this many times over the limit.
 EARLY_FACTOR = 2

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
+from tokenmill.pipeline.driving.context import RunContext
+from tokenmill.pipeline.driving.isolation import Isolation
 from tokenmill.pipeline.unit import plan
+from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.store import layout
 from tokenmill.store.state import rechecked_units
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    import numpy.typing as npt
-
-    from tokenmill.pipeline.driving.context import RunContext
-    from tokenmill.pipeline.driving.isolation import Isolation
-    from tokenmill.pipeline.unit.plan import UnitTask
 
 # How often the parts are listed while no other driver was seen.
 LISTING_SECONDS = 30.0
@@ -138,7 +133,7 @@ class Schedule:
     context: RunContext
     committed: CommittedUnits
     _all_dispatched: bool = field(default=False, init=False)
-    _saw_other_driver: bool = field(default=False, init=False)
+    saw_other_driver: bool = field(default=False, init=False)
 
     def tasks(self, units: npt.NDArray[np.int64], should_stop: Callable[[], bool]) -> Iterator[UnitTask]:
         """The tasks of some units in the order in which to start them, until `should_stop` returns True."""
@@ -150,10 +145,6 @@ class Schedule:
             self.committed.start(task.unit)
             yield task
         self._all_dispatched = True
-
-    def note_other_driver(self) -> None:
-        """A worker found the part of a unit that another driver committed."""
-        self._saw_other_driver = True
 
     def is_done_elsewhere(self) -> bool:
         """Whether other drivers have committed all that is still in flight here, so that waiting is useless."""
@@ -188,13 +179,13 @@ class Schedule:
         When this driver meets a unit that another driver just committed, it jumps to a random unit; otherwise both
         would keep working on neighboring units.
         """
-        self._saw_other_driver = True
+        self.saw_other_driver = True
         while len(units):
-            self.committed.list_if_due(SHARED_LISTING_SECONDS if self._saw_other_driver else LISTING_SECONDS)
-            if self._saw_other_driver:
+            self.committed.list_if_due(SHARED_LISTING_SECONDS if self.saw_other_driver else LISTING_SECONDS)
+            if self.saw_other_driver:
                 units = units[~self.committed.mask()[units]]
                 units = np.roll(units, -secrets.randbelow(max(len(units), 1)))
-                self._saw_other_driver = False
+                self.saw_other_driver = False
                 continue
             unit, units = int(units[0]), units[1:]
             if not self.committed[unit]:

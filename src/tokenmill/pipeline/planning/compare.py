@@ -5,27 +5,21 @@ Sources whose path or time changed are compared by content.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import JobChanged, UsageError
 from tokenmill.pipeline.planning.request import PrepareRequest, versions
 from tokenmill.sources import splits_of, with_identities
-from tokenmill.storage import scheme
+from tokenmill.storage import Folder, scheme
 from tokenmill.store.deny import read_rules
 from tokenmill.store.job import Job, Run
 from tokenmill.tokenization.tokenizer import REFERENCES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from tokenmill.storage import Folder
 
 # How many sources of each kind of change a message names.
 NAMED_SOURCES = 3
@@ -47,8 +41,7 @@ class SourceChanges:
 
     def paths(self, which: npt.NDArray[np.bool_]) -> list[str]:
         """The paths of some of them."""
-        paths: list[str] = self.table["path"].filter(pa.array(which)).to_pylist()
-        return paths
+        return list(self.table["path"].filter(pa.array(which)).to_pylist())
 
 
 def parse_moved(moved: Sequence[str]) -> list[tuple[str, str]]:
@@ -67,9 +60,8 @@ def compare_sources(folder: Folder, before: pa.Table, now: pa.Table, moved: Sequ
         _equal(before[name], now[name]) for name in ("path", "size", "fingerprint")
     )
     is_remote = np.array([bool(scheme(path)) for path in now["path"].to_pylist()], np.bool_)
-    proved = (
-        same_size & same_fingerprint & (same_path | is_remote)
-    )  # the fingerprint of a remote file is the hash of its content
+    # The fingerprint of a remote file is the hash of its content.
+    proved = same_size & same_fingerprint & (same_path | is_remote)
     identity = before["identity"].to_numpy().copy()
     if not proved.all():
         doubtful = pa.array(~proved)

@@ -7,9 +7,9 @@ documents, so they have no duplicates. The process of the caller sorts the hashe
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,19 +17,14 @@ import pyarrow as pa
 import xxhash
 
 from tokenmill.executors.fan_out import run_all
+from tokenmill.executors.outcomes import Executor
+from tokenmill.pipeline.planning.request import PrepareRequest
 from tokenmill.pipeline.unit import plan
-from tokenmill.pipeline.unit.documents import MAX_BATCH_BYTES, unit_documents
-from tokenmill.pipeline.unit.left_out import LeftOut
+from tokenmill.pipeline.unit.documents import MAX_BATCH_BYTES, LeftOut, unit_documents
+from tokenmill.pipeline.unit.plan import UnitTask
+from tokenmill.sources.documents import ReadOptions
 from tokenmill.store.deny import DenyList, parse_list
 from tokenmill.store.duplicates import DuplicateRows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tokenmill.executors.outcomes import Executor
-    from tokenmill.pipeline.planning.request import PrepareRequest
-    from tokenmill.pipeline.unit.plan import UnitTask
-    from tokenmill.sources.documents import ReadOptions
 
 HASHED_ROW = np.dtype([("high", "<u8"), ("low", "<u8"), ("source", "<u4"), ("row", "<u8")])
 

@@ -7,14 +7,16 @@ the run after that.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, JobChanged, SourceError
+from tokenmill.executors.outcomes import Executor
 from tokenmill.humanize import count, size
 from tokenmill.pipeline.planning.compare import (
     compare_sources,
@@ -32,24 +34,15 @@ from tokenmill.pipeline.planning.sample import write_vocabulary
 from tokenmill.pipeline.planning.split_sources import plan_units
 from tokenmill.pipeline.unit.documents import fast_bytes
 from tokenmill.sources import with_identities
-from tokenmill.storage import publish_new
+from tokenmill.storage import Folder, publish_new
 from tokenmill.storage.digest import hash_of
 from tokenmill.store import layout, tables
 from tokenmill.store.chain import BASE, Head, refuse_remaking, withdraw_manifest
 from tokenmill.store.deny import deny_name, parse_list, read_content
 from tokenmill.store.duplicates import duplicates_bytes, duplicates_name, read_duplicates
-from tokenmill.store.job import Run, read_vocabulary, run_record
+from tokenmill.store.job import Job, Run, read_vocabulary, run_record
 from tokenmill.store.state import Operation, State, StoreState, enter
 from tokenmill.tokenization.tokenizer import REFERENCES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from tokenmill.executors.outcomes import Executor
-    from tokenmill.storage import Folder
-    from tokenmill.store.job import Job
 
 
 @dataclass(frozen=True, slots=True)

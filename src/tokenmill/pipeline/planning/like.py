@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from tokenmill.errors import CorruptStore, StoreError, UsageError
 from tokenmill.options import JobOptions, PrepareOptions
-from tokenmill.storage import folder_at
-from tokenmill.store.chain import erased_rules
+from tokenmill.storage import Folder, folder_at
+from tokenmill.store.chain import Head, erased_rules
 from tokenmill.store.deny import read_content, read_rules
 from tokenmill.store.job import Job, read_run, read_vocabulary
 from tokenmill.store.state import Operation, enter
 from tokenmill.system.arguments import options_of
 from tokenmill.tokenization import hub_models
 from tokenmill.tokenization.resolve import Vocabulary
-
-if TYPE_CHECKING:
-    from tokenmill.storage import Folder
-    from tokenmill.store.chain import Head
 
 # The value that switches an option off.
 OFF = "none"

@@ -7,45 +7,37 @@ removed, and its unit is done again.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tokenmill.errors import TRY_AGAIN, CorruptStore, JobChanged
 from tokenmill.executors.fan_out import FanOut, run_all
 from tokenmill.executors.messages import work_failed
-from tokenmill.executors.outcomes import DEFAULT_POLICY, Died, Failed
+from tokenmill.executors.outcomes import DEFAULT_POLICY, Died, Executor, Failed
+from tokenmill.executors.progress import Reporter
 from tokenmill.pipeline.planning.compare import USE_THE_ORIGINAL
-from tokenmill.pipeline.planning.freeze import freeze, grow, publish_again, publish_lists
+from tokenmill.pipeline.planning.freeze import FrozenRun, freeze, grow, publish_again, publish_lists
+from tokenmill.pipeline.planning.ranks import RankShare
+from tokenmill.pipeline.planning.request import PrepareRequest
 from tokenmill.pipeline.planning.run_once import PLANNING, run_once
 from tokenmill.pipeline.unit import plan
+from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.pipeline.unit.part_summaries import ANY_SLICE, CheckParts, InvalidPart
 from tokenmill.pipeline.unit.verify import CompareText
+from tokenmill.storage import Folder
 from tokenmill.store import layout
 from tokenmill.store.chain import FIRST, StoreVersion, withdraw_manifest
+from tokenmill.store.job import Job
 from tokenmill.store.kept import publish_kept, read_kept
 from tokenmill.store.layout import kept_name, part_name
 from tokenmill.store.manifest import publish_manifest
-from tokenmill.store.part import check_content, open_part, write_part
+from tokenmill.store.part import PartSummary, check_content, open_part, write_part
 from tokenmill.store.state import State, look, rechecked_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    import numpy.typing as npt
-
-    from tokenmill.executors.outcomes import Executor
-    from tokenmill.executors.progress import Reporter
-    from tokenmill.pipeline.planning.freeze import FrozenRun
-    from tokenmill.pipeline.planning.ranks import RankShare
-    from tokenmill.pipeline.planning.request import PrepareRequest
-    from tokenmill.pipeline.unit.documents import WorkerLimits
-    from tokenmill.storage import Folder
-    from tokenmill.store.job import Job
-    from tokenmill.store.part import PartSummary
 
 # How many parts a worker checks at a time, by their headers.
 PARTS_PER_ITEM = 1000
@@ -88,9 +80,7 @@ def open_run(  # noqa: PLR0913, PLR0917 - the store, the request, and what plans
     message = "plan         another rank is at it"
     with run_once(folder.locks, PLANNING, lambda: folder.exists(layout.RUN), lambda: report.pending(message)):
         frozen = freeze(folder, request, executor, report.pending)
-    if (
-        frozen.files or frozen.unproved.any()
-    ):  # the other ranks would work on the store while this one compares its parts
+    if frozen.files or frozen.unproved.any():  # the other ranks would work on the store while its parts are compared
         raise JobChanged(
             "the parts of this store have to be compared with their sources first",
             *(f"reason       {note}" for note in frozen.notes),

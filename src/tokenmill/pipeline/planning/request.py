@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from tokenmill.errors import UsageError
 from tokenmill.humanize import parse_fraction, parse_size
@@ -25,9 +26,6 @@ from tokenmill.tokenization.boundary_tokens import begin_note, boundary_token, e
 from tokenmill.tokenization.control_tokens import refuse_inexact_cut, spelled_special_tokens
 from tokenmill.tokenization.resolve import Vocabulary, resolve
 from tokenmill.tokenization.tokenizer import EngineChoice, choose_engine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 # A longer document is not tokenized, unless --max-document-bytes allows it. A worker of 1 GB can hold one this long.
 DEFAULT_DOCUMENT_BYTES = 32 << 20
@@ -213,14 +211,9 @@ def refuse_without_effect(
     kinds = set(discovery.table["kind"].cast("string").unique().to_pylist())
     if not kinds:
         return
-    of_rows = "Each row of these sources is a document."
+    of_rows, of_files = "Each row of these sources is a document.", "Each file, or each piece, is a document."
     unused = {
-        "--column": (
-            column,
-            kinds <= {"text"},
-            "text files have no columns",
-            "Each file, or each piece, is a document.",
-        ),
+        "--column": (column, kinds <= {"text"}, "text files have no columns", of_files),
         "--join": (join, kinds <= {"text", "csv"}, "no source has lists of strings", ""),
         "--separator": (separator, "text" not in kinds, "no source is a .txt file", of_rows),
     }

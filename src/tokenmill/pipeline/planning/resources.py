@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tokenmill.errors import UsageError
 from tokenmill.executors.local import this_machine
-from tokenmill.executors.outcomes import OWN_BYTES
+from tokenmill.executors.outcomes import OWN_BYTES, Capacity
 from tokenmill.humanize import parse_size, size
+from tokenmill.pipeline.planning.request import BadDocumentPolicy
 from tokenmill.pipeline.unit.documents import WorkerLimits, fast_bytes
+from tokenmill.store.job import Job
 from tokenmill.system import machine
-
-if TYPE_CHECKING:
-    from tokenmill.executors.outcomes import Capacity
-    from tokenmill.pipeline.planning.request import BadDocumentPolicy
-    from tokenmill.store.job import Job
 
 # The fraction of its memory that a worker may hold between batches; a batch needs the rest.
 WORKER_FRACTION_USED = 0.8

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tokenmill.storage import Locks
+from tokenmill.storage import Locks
 
 PLANNING = "planning"
 FINISHING = "finishing"

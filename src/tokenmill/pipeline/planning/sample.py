@@ -9,35 +9,28 @@ from __future__ import annotations
 import tempfile
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, NoReturn
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.executors.fan_out import PATIENT, ignore, run_all
 from tokenmill.executors.messages import work_failed
-from tokenmill.executors.outcomes import Died, Failed, RetryPolicy
+from tokenmill.executors.outcomes import Died, Executor, Failed, RetryPolicy
 from tokenmill.pipeline.planning.estimate import CorpusEstimate, Sample, choose_units, make_estimate
+from tokenmill.pipeline.planning.request import PrepareRequest
 from tokenmill.pipeline.unit.documents import WorkerLimits, loaded_tokenizer, unit_documents
 from tokenmill.pipeline.unit.messages import span
 from tokenmill.pipeline.unit.plan import DEFAULT_SECONDS, Position, UnitTask, tasks
 from tokenmill.sources import ROW_KINDS, compression_ratio
 from tokenmill.sources.documents import Documents, SourceFile
-from tokenmill.storage import folder_at
+from tokenmill.storage import Folder, folder_at
 from tokenmill.store import layout
 from tokenmill.store.job import Job
-
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
-
-    import numpy.typing as npt
-
-    from tokenmill.executors.outcomes import Executor
-    from tokenmill.pipeline.planning.request import PrepareRequest
-    from tokenmill.storage import Folder
-    from tokenmill.tokenization.resolve import Vocabulary
+from tokenmill.tokenization.resolve import Vocabulary
 
 # How much text of a unit is read, and how much of it is encoded: pieces at equal distances, because documents differ
 # much in language and length. A piece is so long that the words that are cut at its ends hardly count.
@@ -153,8 +146,7 @@ def _pieces(text: pa.LargeStringArray) -> pa.LargeStringArray:
 
 
 def _lengths(text: pa.LargeStringArray) -> npt.NDArray[np.int64]:
-    lengths: npt.NDArray[np.int64] = pc.binary_length(text).to_numpy(zero_copy_only=False)
-    return lengths
+    return np.asarray(pc.binary_length(text))
 
 
 def estimate_units(  # noqa: PLR0913 - the worker function, and the units to spread it over

@@ -8,8 +8,8 @@ has is refused before any work.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 
 from tokenmill.errors import SourceError, TokenmillError
 from tokenmill.executors.fan_out import run_all
-from tokenmill.executors.outcomes import Died, Failed, RetryPolicy
+from tokenmill.executors.outcomes import Died, Executor, Failed, RetryPolicy
 from tokenmill.pipeline.unit import plan
 from tokenmill.sources import NATIVE_KINDS, file_at, files_between, split_file
+from tokenmill.sources.documents import ReadOptions, Slices, SourceFile
 from tokenmill.sources.foreign import refuse_foreign
 from tokenmill.sources.missing_column import (
     NoColumn,
@@ -31,13 +32,7 @@ from tokenmill.sources.missing_column import (
 from tokenmill.sources.text_columns import template_of
 from tokenmill.storage import Threads
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from tokenmill.executors.outcomes import Executor
-    from tokenmill.sources.documents import ReadOptions, Slices, SourceFile
-
-    Files = tuple[SourceFile, ...]
+Files = tuple[SourceFile, ...]
 
 # How many files a worker splits at a time.
 MAX_FILES_PER_BATCH = 64

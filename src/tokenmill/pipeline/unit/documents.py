@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import platform
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass, replace
 
 import msgspec
+import numpy as np
 
 from tokenmill.errors import EngineMismatch, TokenizerError
-from tokenmill.pipeline.unit.left_out import NOTHING, LeftOut, without_rows
 from tokenmill.pipeline.unit.plan import DEFAULT_SECONDS, Position, UnitTask
-from tokenmill.sources import prefetch, read_documents
-from tokenmill.sources.documents import Documents, ReadOptions, SourceFile
+from tokenmill.sources import prefetch, read_columns, read_documents
+from tokenmill.sources.documents import Documents, ReadOptions, RowArray, Slice, SourceFile
 from tokenmill.sources.line_numbers import place
 from tokenmill.storage import Folder, folder_at, io_threads
 from tokenmill.storage.digest import digest_of
+from tokenmill.store.deny import DenyList, read_rules
+from tokenmill.store.duplicates import DuplicateRows, read_duplicates
 from tokenmill.store.job import Job, read_vocabulary
 from tokenmill.store.member import whole_file
+from tokenmill.store.part import DENIED, DUPLICATE
 from tokenmill.tokenization.audit import AuditMismatchError
 from tokenmill.tokenization.engines.protocol import CannotEncode, Encoded, framed
 from tokenmill.tokenization.resolve import resolve_offline
@@ -82,6 +87,51 @@ def needed_bytes(job: Job, document_bytes: int) -> int:
     return WORKER_BASE_BYTES + DOCUMENT_COPIES[job.tokenizer.kind] * document_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """The rows that `--deny` and `--dedup` name. None stands for a list that the run does not have."""
+
+    deny: DenyList | None = None
+    duplicates: DuplicateRows | None = None
+
+    def rows(self, file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> dict[str, RowArray]:
+        """The rows of a slice that the lists name, in order, by the reason why they are left out."""
+        rows = {} if self.duplicates is None else {DUPLICATE: self.duplicates.of(file.index)}
+        if self.deny is not None:
+            denied = [self.deny.rows_of(file.path)]
+            if self.deny.columns:
+                batches = read_columns(file, file_slice, self.deny.columns, options)
+                denied += [batch.rows[self.deny.matches(batch.values)] for batch in batches]
+            rows[DENIED] = np.unique(np.concatenate(denied))
+        return rows
+
+
+NOTHING = LeftOut()
+
+
+def left_out(directory: str, job: Job) -> LeftOut:
+    """The lists of a run. A worker keeps them."""
+    return _lists(directory, job.deny, job.dedup)
+
+
+@functools.lru_cache(maxsize=1)
+def _lists(directory: str, deny: str, dedup: str | None) -> LeftOut:
+    folder = folder_at(directory)
+    return LeftOut(
+        read_rules(folder, deny) if deny else None, None if dedup is None else read_duplicates(folder, dedup)
+    )
+
+
+def _without_rows(documents: Documents, rows: dict[str, RowArray]) -> Documents:
+    """The documents without these rows, which are listed instead, by the reason why they are left out."""
+    for reason, numbers in rows.items():
+        is_left_out = np.isin(documents.rows, numbers)
+        if is_left_out.any():
+            skipped = documents.skipped | {reason: documents.rows[is_left_out]}
+            documents = replace(documents.filter(~is_left_out), skipped=skipped)
+    return documents
+
+
 def unit_documents(
     task: UnitTask, options: ReadOptions, left_out: LeftOut = NOTHING
 ) -> Iterator[tuple[SourceFile, Documents]]:
@@ -94,7 +144,7 @@ def unit_documents(
             continue
         rows_left_out = left_out.rows(file, file_slice, options)
         for read in read_documents(file, file_slice, options):
-            documents = without_rows(read, rows_left_out)
+            documents = _without_rows(read, rows_left_out)
             yield file, documents
             if len(documents.rows):
                 rows = documents.rows

@@ -19,12 +19,12 @@ from tokenmill.pipeline.unit.commit import Commit, Committed, done_names, report
 from tokenmill.pipeline.unit.documents import (
     WorkerLimits,
     document_tokens,
+    left_out,
     loaded_tokenizer,
     needed_bytes,
     unit_documents,
     vocabulary_content,
 )
-from tokenmill.pipeline.unit.left_out import left_out
 from tokenmill.pipeline.unit.part_builder import PartBuilder
 from tokenmill.pipeline.unit.plan import Position, UnitTask
 from tokenmill.sources.bad_rows import bad_row

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokenmill.errors import BadDocument, RunFailed
 from tokenmill.executors.messages import (
@@ -16,21 +18,15 @@ from tokenmill.executors.messages import (
 )
 from tokenmill.executors.outcomes import Died, Failed, Worker
 from tokenmill.humanize import count
-from tokenmill.pipeline.unit.plan import STAGES, position_in
+from tokenmill.pipeline.unit.isolate import ExcludedRow
+from tokenmill.pipeline.unit.plan import STAGES, UnitTask, position_in
 from tokenmill.sources import ROW_KINDS
 from tokenmill.sources.bad_rows import NOT_AN_OBJECT, NOT_TEXT, NOT_UTF8, TOO_LONG
+from tokenmill.sources.documents import SourceFile
 from tokenmill.sources.missing_column import NoColumn
+from tokenmill.storage import Folder
 from tokenmill.store import quarantine
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Sequence
-
-    from tokenmill.pipeline.unit.isolate import ExcludedRow
-    from tokenmill.pipeline.unit.plan import UnitTask
-    from tokenmill.sources.documents import SourceFile
-    from tokenmill.storage import Folder
-    from tokenmill.store.job import Job
+from tokenmill.store.job import Job
 
 # The unit of a slice of a source whose rows have numbers; for other kinds it is bytes.
 MEASURES = {"parquet": "row groups", "arrow": "record batches"}

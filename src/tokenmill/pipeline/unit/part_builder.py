@@ -15,11 +15,10 @@ from tokenmill.pipeline.unit.columns import unit_columns
 from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.sources.documents import BadRow, Documents, SourceFile
-from tokenmill.sources.spelled import Spellings, template_count
+from tokenmill.sources.spelled import Spellings, searched, template_count
 from tokenmill.storage import Folder
 from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.store import quarantine
-from tokenmill.store.control_counts import searched
 from tokenmill.store.job import Job
 from tokenmill.store.kept import content_hash, publish_kept
 from tokenmill.store.layout import kept_name
@@ -156,7 +155,8 @@ class BuiltPart:
         """Publish the kept columns and the rows in quarantine, then the part, which commits all of them."""
         if self.kept is not None:
             publish_kept(folder, kept_name(self.summary.unit), self.kept)
-        quarantine.publish_unit_file(folder, self.summary, self.bad)
+        if self.bad:
+            quarantine.publish_entries(folder, quarantine.unit_file(self.summary), self.bad)
         publish_part(folder, self.summary, self.content)
         return self.summary
 

@@ -6,8 +6,8 @@ The position of a worker in its unit is marked while it works, and reported when
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -22,9 +22,6 @@ from tokenmill.storage import Threads
 from tokenmill.storage.digest import hash_of
 from tokenmill.store.tables import PLAN_SCHEMA
 from tokenmill.system import status_page
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 # The text of a unit: by default, and the bounds of what is chosen for small and huge corpora.
 SMALLEST_UNIT_BYTES = 1 << 20

@@ -22,11 +22,11 @@ from tokenmill.pipeline.unit.documents import (
     WorkerLimits,
     document_tokens,
     existence,
+    left_out,
     loaded_tokenizer,
     prefetch_files,
     unit_tokens,
 )
-from tokenmill.pipeline.unit.left_out import left_out
 from tokenmill.pipeline.unit.part_builder import PartBuilder
 from tokenmill.pipeline.unit.plan import Position, UnitTask
 from tokenmill.sources.documents import Documents, SourceFile
@@ -72,7 +72,8 @@ class Tokenize:
             return report_existing(folder, task.unit, self.engine)
         arguments = (self.directory, self.job, self.engine, self.reference_version)
         tokenizer = loaded_tokenizer(*arguments, at_once=1 + len(self.companions))
-        tokenizer.use_threads(min(self.limits.threads, machine.cores()))
+        if self.limits.threads > 1:  # counting the cores reads files of the system
+            tokenizer.use_threads(min(self.limits.threads, machine.cores()))
         builder, others = tokenizer.retry_with_reference(lambda: self._encode(task, tokenizer))
         kept = builder.read_kept(self.limits)
         Position("write").mark()

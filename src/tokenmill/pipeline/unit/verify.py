@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, SourceError
 from tokenmill.pipeline.unit.columns import unit_columns
-from tokenmill.pipeline.unit.documents import WorkerLimits, loaded_tokenizer, unit_documents
-from tokenmill.pipeline.unit.left_out import left_out
+from tokenmill.pipeline.unit.documents import WorkerLimits, left_out, loaded_tokenizer, unit_documents
 from tokenmill.pipeline.unit.part_builder import skipped_ranges
 from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.sources.bad_rows import READER_REASONS, TOO_LONG

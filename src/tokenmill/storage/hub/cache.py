@@ -19,7 +19,7 @@ from tokenmill.errors import SourceError, StoreError
 from tokenmill.storage.addresses import FileInfo, absolute
 from tokenmill.storage.hub.files import fetch
 from tokenmill.storage.local.disk import DiskFolder
-from tokenmill.storage.local.writing import sync_directory
+from tokenmill.storage.local.files import sync_directory
 from tokenmill.storage.range_file import CHUNK_BYTES, RangeFile
 
 RECORD_BYTES = 1000  # more than any record has

@@ -13,6 +13,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -20,19 +21,23 @@ import pyarrow as pa
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.storage.addresses import absolute
 from tokenmill.storage.folder import Folder, Locks, Ranges, ReadRange, Regions
-from tokenmill.storage.local.guards import (
+from tokenmill.storage.local.files import (
+    AlreadyPublishedError,
+    DiskLocks,
+    EagerFile,
     check_size,
     has_link,
     is_inside,
     open_regular,
+    rename_if_absent,
     require_no_file,
     require_regular_file,
     require_unlinked,
+    sync_directory,
     truncated_error,
     unreadable,
+    writing,
 )
-from tokenmill.storage.local.locks import DiskLocks
-from tokenmill.storage.local.writing import AlreadyPublishedError, EagerFile, rename_if_absent, sync_directory, writing
 
 TEMPORARY_SUFFIX = ".tmp"
 CHUNK_BYTES = 1 << 20
@@ -190,11 +195,11 @@ class DiskFolder:
                     os.unlink(entry.path)
 
 
+@dataclass(frozen=True, slots=True)
 class DiskRanges:
     """Byte ranges of the files of a folder on a disk."""
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    _folder: Folder
 
     def lines(self, name: str) -> Iterator[bytes]:
         """The lines of a file, read as they are consumed."""
@@ -236,11 +241,11 @@ class DiskRanges:
             raise truncated_error(self._folder.path(name), start + count)
 
 
+@dataclass(frozen=True, slots=True)
 class DiskRegions:
     """Files of a folder on a disk, which are written in place."""
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    _folder: Folder
 
     @contextlib.contextmanager
     def write(self, name: str, size: int, start: int) -> Iterator[BinaryIO]:

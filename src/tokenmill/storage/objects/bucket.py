@@ -17,10 +17,9 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.storage.addresses import absolute, split_url
-from tokenmill.storage.folder import Locks, Ranges, Regions
+from tokenmill.storage.folder import Locks, Ranges, Regions, prefetch_map
 from tokenmill.storage.interruptible import interruptible
-from tokenmill.storage.local.guards import MAX_BYTES
-from tokenmill.storage.local.writing import AlreadyPublishedError
+from tokenmill.storage.local.files import MAX_BYTES, AlreadyPublishedError
 from tokenmill.storage.objects import read
 from tokenmill.storage.objects.clients import BucketClients
 from tokenmill.storage.objects.errors import explained, is_rejection, no_conditional_create, reason
@@ -28,7 +27,6 @@ from tokenmill.storage.objects.locks import BucketLocks, Journal
 from tokenmill.storage.objects.ranges import BucketRanges
 from tokenmill.storage.objects.regions import BucketRegions
 from tokenmill.storage.objects.upload import Upload
-from tokenmill.storage.prefetch import prefetch_map
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

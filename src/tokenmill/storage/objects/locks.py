@@ -11,6 +11,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import pyarrow as pa
@@ -33,13 +34,13 @@ MIN_SECONDS = 5.0
 MAX_SECONDS = 30.0
 
 
+@dataclass(frozen=True, slots=True)
 class BucketLocks:
     """The leases and the probe of a folder. `exclusive` and `shared` exclude no process."""
 
-    def __init__(self, folder: Folder, clients: BucketClients, journals: dict[str, Journal]) -> None:
-        self._folder = folder
-        self._clients = clients
-        self._journals = journals
+    _folder: Folder
+    _clients: BucketClients
+    _journals: dict[str, Journal]
 
     @contextlib.contextmanager
     def exclusive(self, name: str, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:  # noqa: ARG002

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from tokenmill.errors import TRY_AGAIN, CorruptStore, SourceError
 from tokenmill.storage.addresses import FileInfo
 from tokenmill.storage.folder import Folder, ReadRange
-from tokenmill.storage.local.guards import MAX_BYTES, truncated_error
+from tokenmill.storage.local.files import MAX_BYTES, truncated_error
 from tokenmill.storage.objects import read
 from tokenmill.storage.objects.clients import BucketClients
 from tokenmill.storage.range_file import RangeFile
@@ -19,12 +20,12 @@ CHUNK_BYTES = 1 << 20
 REPLACED = "Another process has changed the store, such as `tokenmill erase`. Open the store again."
 
 
+@dataclass(frozen=True, slots=True)
 class BucketRanges:
     """Byte ranges of the objects of a folder."""
 
-    def __init__(self, folder: Folder, clients: BucketClients) -> None:
-        self._folder = folder
-        self._clients = clients
+    _folder: Folder
+    _clients: BucketClients
 
     def lines(self, name: str) -> Iterator[bytes]:
         """The lines of an object, read as they are consumed."""

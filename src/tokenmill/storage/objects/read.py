@@ -15,7 +15,7 @@ from tokenmill.errors import USAGE, SourceError
 from tokenmill.storage.addresses import FileInfo, absolute, check, split_url
 from tokenmill.storage.globs import braces, fixed_prefix, matches
 from tokenmill.storage.interruptible import interruptible
-from tokenmill.storage.local.guards import check_size
+from tokenmill.storage.local.files import check_size
 from tokenmill.storage.objects import clients
 from tokenmill.storage.objects.errors import another_version, explained, failed, is_answer
 from tokenmill.system.storage_settings import current

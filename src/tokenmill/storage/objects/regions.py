@@ -6,28 +6,28 @@ import itertools
 import posixpath
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import pyarrow as pa
 
 from tokenmill.errors import SourceError, StoreError
-from tokenmill.storage.folder import Folder
+from tokenmill.storage.folder import Folder, prefetch_map
 from tokenmill.storage.objects import read
 from tokenmill.storage.objects.clients import BucketClients
 from tokenmill.storage.objects.errors import explained
 from tokenmill.storage.objects.upload import Upload, part_bytes
-from tokenmill.storage.prefetch import prefetch_map
 from tokenmill.storage.range_file import CHUNK_BYTES
 
 PREFETCH_CHUNKS = 6  # fetched in the background while one chunk is written
 
 
+@dataclass(frozen=True, slots=True)
 class BucketRegions:
     """Objects of a folder, and the objects of their regions."""
 
-    def __init__(self, folder: Folder, clients: BucketClients) -> None:
-        self._folder = folder
-        self._clients = clients
+    _folder: Folder
+    _clients: BucketClients
 
     def write(self, name: str, size: int, start: int) -> AbstractContextManager[BinaryIO]:  # noqa: ARG002 - protocol
         """Write a region as an object of its own. `finalize` joins these objects."""

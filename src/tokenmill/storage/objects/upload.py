@@ -7,11 +7,11 @@ import io
 import queue
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from tokenmill.storage.addresses import split_url
+from tokenmill.storage.folder import io_threads
 from tokenmill.storage.interruptible import interruptible
-from tokenmill.storage.prefetch import io_threads
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -64,9 +64,6 @@ class Upload(io.RawIOBase):
             self._send(part)
         self._buffer += view[used:]
         return view.nbytes
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         import obstore  # noqa: PLC0415 - not for local runs

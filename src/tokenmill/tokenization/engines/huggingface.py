@@ -7,17 +7,14 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from tokenmill.errors import TokenizerError
 from tokenmill.tokenization.engines.protocol import Encoded, Tokens, encode_documents, raising
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tokenmill.tokenization.spec import TokenizerSpec
+from tokenmill.tokenization.spec import TokenizerSpec
 
 PARALLELISM = "TOKENIZERS_PARALLELISM"
 

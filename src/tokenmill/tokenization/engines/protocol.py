@@ -111,7 +111,6 @@ class Engine(Protocol):
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
         """The tokens of each document; `text` has no nulls and is valid UTF-8. The reference raises CannotEncode."""
-        ...
 
 
 def framed(encoded: Encoded, begin: int | None, end: int | None) -> Encoded:

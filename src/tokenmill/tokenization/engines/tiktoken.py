@@ -5,16 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from tokenmill.errors import TokenizerError
 from tokenmill.tokenization.engines.protocol import Encoded, Tokens, encode_documents, raising
+from tokenmill.tokenization.spec import TokenizerSpec
 from tokenmill.tokenization.vocabularies import PUBLISHED
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tokenmill.tokenization.spec import TokenizerSpec
 
 
 class TiktokenEngine:

@@ -133,7 +133,7 @@ def main() -> None:
     """Runs the request in the first argument."""
     probe = Probe(msgspec.json.decode(sys.argv[1], type=ProbeRequest))
     dump_stack_on_crash(probe.request.file("stack"))
-    machine.raise_oom_score()
+    machine.set_oom_score(500)
     try:
         probe.run_main() if probe.request.role == "main" else probe.run_spawned()
     except BaseException:  # noqa: BLE001 - a forked child must never continue as a copy of its parent
