@@ -23,13 +23,13 @@ from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket
 from tests.support.small_stores import prepare, write_source
 from tokenmill.errors import UsageError
+from tokenmill.executors.ranks import RankShare, choose_rank_share
 from tokenmill.pipeline.driving.schedule import CommittedUnits, Schedule
-from tokenmill.pipeline.planning import run_once as run_once_module
-from tokenmill.pipeline.planning.ranks import RankShare, choose_rank_share
-from tokenmill.pipeline.planning.run_once import FINISHING, run_once
 from tokenmill.storage import folder_at
+from tokenmill.storage import run_once as run_once_module
 from tokenmill.storage.local import locks
 from tokenmill.storage.objects import lease
+from tokenmill.storage.run_once import FINISHING, run_once
 from tokenmill.system import machine, slurm
 
 ALONE = ("--workers", "1")

@@ -33,8 +33,8 @@ from tokenmill.options import ExportOptions
 from tokenmill.pipeline.driving.preflight import too_small
 from tokenmill.pipeline.planning.estimate import Footprint
 from tokenmill.pipeline.planning.resources import Resources, plan_resources
-from tokenmill.pipeline.planning.run_once import EXPORTING, run_once
 from tokenmill.storage import Folder, folder_at, free_bytes
+from tokenmill.storage.run_once import EXPORTING, run_once
 from tokenmill.store.collection import Collection, open_collection
 from tokenmill.store.job import read_run, require_run
 from tokenmill.system.arguments import takes

@@ -22,8 +22,9 @@ from tokenmill.api.prepare_targets import (
     store_folders,
 )
 from tokenmill.errors import UsageError
-from tokenmill.executors import progress
+from tokenmill.executors import progress, ranks
 from tokenmill.executors.fan_out import LOCAL, check_executor, open_executor
+from tokenmill.executors.ranks import RankShare
 from tokenmill.exports.request import ExportRequest, make_export_request
 from tokenmill.options import ExportOptions, PrepareOptions, ShardOptions, StrPath
 from tokenmill.pipeline import worker_modules
@@ -32,10 +33,8 @@ from tokenmill.pipeline.driving.complete import CompletionOptions, RunCompletion
 from tokenmill.pipeline.driving.context import make_companions
 from tokenmill.pipeline.driving.metrics import check_metrics
 from tokenmill.pipeline.driving.row_limits import RowLimits
-from tokenmill.pipeline.planning import ranks
 from tokenmill.pipeline.planning.like import OFF, StoreText, stored_rules, stored_vocabulary, with_store
 from tokenmill.pipeline.planning.open_run import hold_store, open_run
-from tokenmill.pipeline.planning.ranks import RankShare
 from tokenmill.pipeline.planning.request import (
     BadDocumentPolicy,
     PrepareRequest,

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tokenmill.executors import ranks
 from tokenmill.executors.messages import out_of
 from tokenmill.humanize import count, size
-from tokenmill.pipeline.planning import ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from tokenmill.pipeline.driving.metrics import MetricsFile
 from tokenmill.pipeline.driving.preflight import DiskNeeds, check_room
 from tokenmill.pipeline.driving.row_limits import RowBudget, RowLimits
 from tokenmill.pipeline.driving.schedule import CommittedUnits, Schedule
-from tokenmill.pipeline.planning.run_once import FINISHING, run_once
+from tokenmill.storage.run_once import FINISHING, run_once
 from tokenmill.store import layout, quarantine
 from tokenmill.store.state import Operation, enter
 

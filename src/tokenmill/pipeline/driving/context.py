@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from tokenmill.executors.outcomes import Pool
     from tokenmill.executors.progress import Reporter
+    from tokenmill.executors.ranks import RankShare
     from tokenmill.pipeline.planning.freeze import FrozenRun
-    from tokenmill.pipeline.planning.ranks import RankShare
     from tokenmill.pipeline.unit.documents import WorkerLimits
     from tokenmill.storage import Folder
     from tokenmill.store.job import Run

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tokenmill.executors.outcomes import Pool
+    from tokenmill.executors.ranks import RankShare
     from tokenmill.pipeline.driving.events import RunEvents
     from tokenmill.pipeline.driving.metrics import MetricsFile
-    from tokenmill.pipeline.planning.ranks import RankShare
     from tokenmill.storage import Folder
 
 # Rates are averages over this time.
