@@ -155,7 +155,7 @@ def prepare(options: PrepareOptions) -> PrepareResult:
     workers, memory, shuffle, force = options.workers, options.memory, options.shuffle, options.force
     moves = [options.moved] if isinstance(options.moved, str) else options.moved
     if rank_share is not None:
-        _refuse_for_rank(rank_share, options, call.formats, out)
+        _refuse_for_rank(rank_share, options)
     started = time.monotonic()
     with (
         open_executor(options.on, call.worker_modules, options.executor, options.reporter) as (pool, report),
@@ -196,7 +196,10 @@ def prepare(options: PrepareOptions) -> PrepareResult:
             manifest = run.complete(pool, store.named.check_end, None if force else store.disk_needs(later, shuffle))
             seconds = time.monotonic() - started
             unit_seconds += run.seconds
-            exported = [export_stores([store.folder.root], None, each, report, pool) for each in store.exports]
+            exported = [
+                export_stores([store.folder.root], None, each, report, pool, rank_share=rank_share)
+                for each in store.exports
+            ]
             results.append(store.result(run, manifest, seconds, unit_seconds, exported))
         return msgspec.structs.replace(results[0], others=results[1:])
 
@@ -248,14 +251,8 @@ def _checked_formats(options: PrepareOptions) -> list[str]:
     return formats
 
 
-def _refuse_for_rank(rank_share: RankShare, options: PrepareOptions, formats: list[str], out: str) -> None:
+def _refuse_for_rank(rank_share: RankShare, options: PrepareOptions) -> None:
     """Refuse what cannot be done by one of several ranks."""
-    if formats:
-        raise UsageError(
-            f"--to cannot be done by {rank_share}",
-            "It needs the whole store. When that is complete, run",
-            *(f"tokenmill export {out} --to {name}" for name in formats),
-        )
     for name in ("repair", "retry_quarantine", "moved"):
         if getattr(options, name):
             raise UsageError(
