@@ -67,10 +67,10 @@ from benchmarks.processes import tokenmill_command
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Done, Executor, RetryPolicy
 from tokenmill.executors.progress import Silent
+from tokenmill.executors.ranks import RankShare
 from tokenmill.options import JobOptions
 from tokenmill.pipeline.driving import driver
 from tokenmill.pipeline.planning.freeze import freeze, load_existing
-from tokenmill.pipeline.planning.ranks import RankShare
 from tokenmill.pipeline.planning.request import find_sources, make_request
 from tokenmill.pipeline.unit import plan as planning
 from tokenmill.pipeline.unit.commit import Committed
@@ -78,7 +78,7 @@ from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.storage import folder_at
 from tokenmill.store import event_log, layout
 from tokenmill.store.job import Job, Run, require_run
-from tokenmill.store.manifest import read_manifest
+from tokenmill.store.tables import read_manifest
 from tokenmill.store.part import PartContent, PartSummary, write_part
 from tokenmill.store.rank_summaries import REASONS, publish_summaries
 

@@ -183,6 +183,13 @@ class RunOptions:
         default="local",
         metavar="EXECUTOR",
     )
+    rank: int | None = _clusters(
+        "Number of this process, from 0, if several share the work.",
+        metavar="I",
+        unset="set by Slurm or Kubernetes",
+        least=0,
+    )
+    of: int | None = _clusters("Number of processes that share the work.", metavar="N", least=1)
     reporter: Reporter | None = option(
         "Receives progress and notices.", unset="a bar in a terminal or notebook, otherwise nothing is shown"
     )
@@ -200,13 +207,6 @@ class PrepareOptions(RunOptions, ShardOptions, JobOptions):
         repeatable=True,
     )
     metrics: StrPath | None = _machine("Metrics for Prometheus, replaced every few seconds.", metavar="FILE")
-    rank: int | None = _clusters(
-        "Number of this process, from 0, if several share the work.",
-        metavar="I",
-        unset="set by Slurm or Kubernetes",
-        least=0,
-    )
-    of: int | None = _clusters("Number of processes that share the work.", metavar="N", least=1)
     on_bad: BadDocumentAction = _bad_documents(
         "On a bad document: record it in DIR/quarantine.jsonl, or fail.", default="quarantine"
     )

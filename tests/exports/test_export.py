@@ -29,8 +29,6 @@ from tokenmill.api import export as exporting
 from tokenmill.errors import CorruptStore, JobChanged, UsageError
 from tokenmill.exports import records, shards
 from tokenmill.exports.formats import FORMATS, find_format
-from tokenmill.exports.job import ExportJob
-from tokenmill.pipeline.planning.resources import Resources
 from tokenmill.storage import folder_at
 
 
@@ -69,8 +67,8 @@ def many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "_batch_bytes", lambda _: 3000)
     frozen = exporting._freeze_work
 
-    def small(job: ExportJob, resources: Resources, tokens: int, token_bytes: int) -> object:
-        whole = frozen(job, resources, tokens, token_bytes)
+    def small(*arguments: Any) -> object:
+        whole = frozen(*arguments)
         return type(whole)(whole.job, bins=64, run_tokens=5_000)
 
     monkeypatch.setattr(exporting, "_freeze_work", small)

@@ -23,13 +23,13 @@ from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import Bucket
 from tests.support.small_stores import prepare, write_source
 from tokenmill.errors import UsageError
+from tokenmill.executors.ranks import RankShare, choose_rank_share
 from tokenmill.pipeline.driving.schedule import CommittedUnits, Schedule
-from tokenmill.pipeline.planning import run_once as run_once_module
-from tokenmill.pipeline.planning.ranks import RankShare, choose_rank_share
-from tokenmill.pipeline.planning.run_once import FINISHING, run_once
 from tokenmill.storage import folder_at
+from tokenmill.storage import run_once as run_once_module
 from tokenmill.storage.local import files
 from tokenmill.storage.objects import lease
+from tokenmill.storage.run_once import FINISHING, run_once
 from tokenmill.system import machine, slurm
 
 ALONE = ("--workers", "1")
@@ -300,12 +300,19 @@ def test_ranks_and_a_run_alone_do_not_mix_on_a_disk(
     assert "another run is writing" in refused.err
 
 
-def test_a_rank_cannot_export(corpus: Path, tmp_path: Path) -> None:
-    """What needs the whole store is refused before anything is done, with the command that does it."""
-    refused = tokenmill(*rank(0, 2, corpus, tmp_path / "out", "--to", "nanogpt"))
-    assert refused.code == 2
-    assert f"tokenmill export {tmp_path / 'out'} --to nanogpt" in refused.err
-    assert not (tmp_path / "out").exists()
+def test_ranks_export_together(corpus: Path, tmp_path: Path) -> None:
+    """When the store is complete, the ranks share its exports: their files are those of one process."""
+    exports = ("--to", "nanogpt", "--to", "parquet", "--shuffle", 7, "--val", 0.1)
+    assert tokenmill("prepare", corpus, *SMALL_UNITS, *exports, "--out", tmp_path / "alone").code == 0
+    ended = together([rank(number, 3, corpus, tmp_path / "out", *exports) for number in range(3)])
+    assert [[each["format"] for each in one.result()["exports"]] for one in ended] == [["nanogpt", "parquet"]] * 3
+    for to in ("nanogpt", "parquet"):
+        expected = local_files(tmp_path / "alone" / to)
+        files = local_files(tmp_path / "out" / to)
+        names = {name for name in expected if not name.startswith(".tokenmill")}
+        assert names == {name for name in files if not name.startswith(".tokenmill")}
+        assert all(files[name] == expected[name] for name in names)
+    assert tokenmill("verify", tmp_path / "out").code == 0
 
 
 def test_status_tells_of_all_ranks(s3: Bucket, corpus: Path) -> None:

@@ -19,10 +19,10 @@ from tests.support.killing import wait_until
 from tests.support.servers.seaweed import Bucket
 from tokenmill.executors.progress import Reporter, Silent
 from tokenmill.exports import sorted_runs
-from tokenmill.pipeline.planning.run_once import EXPORTING
 from tokenmill.results import ExportResult
 from tokenmill.storage import folder_at
 from tokenmill.storage.objects import lease
+from tokenmill.storage.run_once import EXPORTING
 
 
 def write(tmp_path: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import msgspec
@@ -14,8 +14,9 @@ from tokenmill.api.loader import only_recipe, open_recipe_reader
 from tokenmill.api.parameters import output_text, store_paths
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress
-from tokenmill.executors.fan_out import FanOut, open_executor
+from tokenmill.executors.fan_out import LOCAL, FanOut, open_executor
 from tokenmill.executors.outcomes import Pool
+from tokenmill.executors.ranks import RankShare, choose_rank_share
 from tokenmill.exports import PRELOAD, shards, sorted_runs
 from tokenmill.exports import job as names
 from tokenmill.exports.documents import Shuffle
@@ -33,8 +34,8 @@ from tokenmill.options import ExportOptions
 from tokenmill.pipeline.driving.preflight import too_small
 from tokenmill.pipeline.planning.estimate import Footprint
 from tokenmill.pipeline.planning.resources import Resources, plan_resources
-from tokenmill.pipeline.planning.run_once import EXPORTING, run_once
 from tokenmill.storage import Folder, folder_at, free_bytes
+from tokenmill.storage.run_once import EXPORTING, run_once
 from tokenmill.store.collection import Collection, open_collection
 from tokenmill.store.job import read_run, require_run
 from tokenmill.system.arguments import takes
@@ -66,8 +67,9 @@ def export(options: ExportOptions) -> ExportResult:
     """Write the tokens of a store as the files that a trainer reads.
 
     Call it again after an interruption: only missing shards are written. A new export raises if the disk is too small
-    for it, unless `force` is set.
+    for it, unless `force` is set. Several processes share an export if each has its `rank`.
     """
+    rank_share = choose_rank_share(options.rank, options.of, look=options.on == LOCAL)
     directories, out = store_paths(options.directory), None if options.out is None else output_text(options.out)
     selected = None
     if any(map(is_recipe, directories)):
@@ -76,7 +78,7 @@ def export(options: ExportOptions) -> ExportResult:
         directories = selected.stores.directories
     request = make_export_request(options, require_run(folder_at(directories[0])).job.tokenizer)
     with open_executor(options.on, PRELOAD, options.executor, options.reporter) as (pool, report):
-        return export_stores(directories, out, request, report, pool, selected)
+        return export_stores(directories, out, request, report, pool, selected, rank_share)
 
 
 def _select(paths: Sequence[str], out: str | None, options: ExportOptions) -> tuple[SelectedStores, int, str]:
@@ -115,13 +117,14 @@ def _refuse_place_in_another_store(export: Folder, stores: Collection) -> None:
         )
 
 
-def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, reporter, workers
+def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, reporter, workers, rank
     directories: Sequence[str],
     out: str | None,
     request: ExportRequest,
     report: progress.Reporter,
     pool: Pool,
     selected: SelectedStores | None = None,
+    rank_share: RankShare | None = None,
 ) -> ExportResult:
     """Export stores to `out`, or into the directory of the last one, with the workers of `pool`."""
     started = time.monotonic()
@@ -145,15 +148,17 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, reporter
     _refuse_place_in_another_store(folder, stores)
     created = {".", names.STATE, names.RECORDS, *(split_folder(job, split) for split in ("train", "val"))}
     folder.create(names.STATE)
-    with folder.locks.exclusive(names.LOCK), _alone(folder, report):
-        for name in created:
-            folder.remove_temporaries(name)
-        frozen = _freeze_work(job, resources, tokens, np.dtype(dtype).itemsize + -(-kept_bytes // max(tokens, 1)))
-        frozen = freeze(folder, msgspec.structs.replace(frozen, stores=stores_in(folder, stores, left_out)))
+    with _hold_export(folder, created, rank_share, report):
+        workers = resources.workers * (1 if rank_share is None else rank_share.of)
+        token_bytes = np.dtype(dtype).itemsize + -(-kept_bytes // max(tokens, 1))
+        frozen = _freeze_work(job, resources, workers, tokens, token_bytes)
+        frozen = msgspec.structs.replace(frozen, stores=stores_in(folder, stores, left_out))
+        frozen = freeze(folder, frozen, is_shared=rank_share is not None)
         notices += record_export(folder, stores)
         for name in created:
             folder.create(name)
-        if not folder.exists(names.PLAN):
+        # A rank that comes later finds a disk on which the others have written already.
+        if not folder.exists(names.PLAN) and (rank_share is None or before is None):
             written = tokens if job.selection is None else job.selection.tokens
             documents = int(manifest["documents"].to_numpy().sum()) * written // max(tokens, 1)
             needed = Footprint.of_export(job.dtype, job.shuffle).bytes(written, documents)
@@ -165,12 +170,33 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, reporter
         parts = stores.parts_without_erased(left_out, conditions)
         context = ExportContext(parts, folder.root, frozen, shuffle, _batch_bytes(resources))
         fan_out = FanOut(pool, report, resources.workers, np.dtype(job.dtype).itemsize)
-        exporter = Exporter(context, folder, manifest, fan_out, notices)
+        exporter = Exporter(context, folder, manifest, fan_out, notices, rank_share)
         exporter.announce()
         pool.start(resources.workers, resources.worker_bytes, most_workers=resources.most_workers)
         exporter.run()
         result = exporter.result(time.monotonic() - started)
         return msgspec.structs.replace(result, sources=selected.tokens) if selected else result
+
+
+@contextmanager
+def _hold_export(
+    folder: Folder, directories: set[str], rank_share: RankShare | None, report: progress.Reporter
+) -> Iterator[None]:
+    """Hold the lock of an export, alone or with other ranks, and remove temporary files that no process uses."""
+    if rank_share is None:
+        with folder.locks.exclusive(names.LOCK), _alone(folder, report):
+            _remove_temporaries(folder, directories)
+            yield
+        return
+    with folder.locks.shared(names.LOCK):
+        yield
+    with suppress(UsageError), folder.locks.exclusive(names.LOCK):  # no other rank is left
+        _remove_temporaries(folder, directories)
+
+
+def _remove_temporaries(folder: Folder, directories: set[str]) -> None:
+    for name in directories:
+        folder.remove_temporaries(name)
 
 
 @contextmanager
@@ -201,10 +227,13 @@ def _batch_bytes(resources: Resources) -> int:
     return min(max((resources.worker_bytes - WORKER_OWN_BYTES) // 6, MIN_BATCH_BYTES), MAX_BATCH_BYTES)
 
 
-def _freeze_work(job: ExportJob, resources: Resources, tokens: int, token_bytes: int) -> FrozenExport:
-    """Choose how a shuffle divides its work: runs that fit a worker, bins that are small beside a shard and a batch."""
+def _freeze_work(job: ExportJob, resources: Resources, workers: int, tokens: int, token_bytes: int) -> FrozenExport:
+    """Choose how a shuffle divides its work: runs that fit a worker, bins that are small beside a shard and a batch.
+
+    `workers` are those of all ranks.
+    """
     run_bytes = max((resources.worker_bytes - WORKER_OWN_BYTES) // 3, MIN_BATCH_BYTES)
-    run_bytes = min(run_bytes, tokens * token_bytes // (RUNS_PER_WORKER * resources.workers) + 1)
+    run_bytes = min(run_bytes, tokens * token_bytes // (RUNS_PER_WORKER * workers) + 1)
     bins = max(
         BINS_PER_SHARD * tokens // shards.tokens_per_shard(job), 8 * tokens * token_bytes // _batch_bytes(resources), 2
     )

@@ -22,8 +22,9 @@ from tokenmill.api.prepare_targets import (
     store_folders,
 )
 from tokenmill.errors import UsageError
-from tokenmill.executors import progress
+from tokenmill.executors import progress, ranks
 from tokenmill.executors.fan_out import LOCAL, check_executor, open_executor
+from tokenmill.executors.ranks import RankShare
 from tokenmill.exports.request import ExportRequest, make_export_request
 from tokenmill.options import ExportOptions, PrepareOptions, ShardOptions, StrPath
 from tokenmill.pipeline import worker_modules
@@ -32,10 +33,8 @@ from tokenmill.pipeline.driving.complete import CompletionOptions, RunCompletion
 from tokenmill.pipeline.driving.context import make_companions
 from tokenmill.pipeline.driving.metrics import check_metrics
 from tokenmill.pipeline.driving.row_limits import RowLimits
-from tokenmill.pipeline.planning import ranks
 from tokenmill.pipeline.planning.like import OFF, StoreText, stored_rules, stored_vocabulary, with_store
 from tokenmill.pipeline.planning.open_run import hold_store, open_run
-from tokenmill.pipeline.planning.ranks import RankShare
 from tokenmill.pipeline.planning.request import (
     BadDocumentPolicy,
     PrepareRequest,
@@ -156,7 +155,7 @@ def prepare(options: PrepareOptions) -> PrepareResult:
     workers, memory, shuffle, force = options.workers, options.memory, options.shuffle, options.force
     moves = [options.moved] if isinstance(options.moved, str) else options.moved
     if rank_share is not None:
-        _refuse_for_rank(rank_share, options, call.formats, out)
+        _refuse_for_rank(rank_share, options)
     started = time.monotonic()
     with (
         open_executor(options.on, call.worker_modules, options.executor, options.reporter) as (pool, report),
@@ -197,7 +196,10 @@ def prepare(options: PrepareOptions) -> PrepareResult:
             manifest = run.complete(pool, store.named.check_end, None if force else store.disk_needs(later, shuffle))
             seconds = time.monotonic() - started
             unit_seconds += run.driver.seconds
-            exported = [export_stores([store.folder.root], None, each, report, pool) for each in store.exports]
+            exported = [
+                export_stores([store.folder.root], None, each, report, pool, rank_share=rank_share)
+                for each in store.exports
+            ]
             results.append(store.result(run, manifest, seconds, unit_seconds, exported))
         return msgspec.structs.replace(results[0], others=results[1:])
 
@@ -249,14 +251,8 @@ def _checked_formats(options: PrepareOptions) -> list[str]:
     return formats
 
 
-def _refuse_for_rank(rank_share: RankShare, options: PrepareOptions, formats: list[str], out: str) -> None:
+def _refuse_for_rank(rank_share: RankShare, options: PrepareOptions) -> None:
     """Refuse what cannot be done by one of several ranks."""
-    if formats:
-        raise UsageError(
-            f"--to cannot be done by {rank_share}",
-            "It needs the whole store. When that is complete, run",
-            *(f"tokenmill export {out} --to {name}" for name in formats),
-        )
     for name in ("repair", "retry_quarantine", "moved"):
         if getattr(options, name):
             raise UsageError(

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from tokenmill.errors import UsageError
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.progress import Reporter
+from tokenmill.executors.ranks import RankShare
 from tokenmill.exports.request import ExportRequest
 from tokenmill.exports.result import ExportResult
 from tokenmill.humanize import Readable, count, size
@@ -22,7 +23,6 @@ from tokenmill.pipeline.driving.context import RunContext, make_events
 from tokenmill.pipeline.driving.preflight import DiskNeeds
 from tokenmill.pipeline.planning.estimate import Footprint
 from tokenmill.pipeline.planning.freeze import FrozenRun
-from tokenmill.pipeline.planning.ranks import RankShare
 from tokenmill.pipeline.planning.request import PrepareRequest
 from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.sources import Discovery, Ignored

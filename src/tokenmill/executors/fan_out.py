@@ -85,6 +85,10 @@ class FanOut:
         moved = tokens * self.token_bytes
         self.count(moved, moved, tokens)
 
+    def skip(self, tokens: int) -> None:
+        """Add tokens to the progress that another process has done."""
+        self.report.advance(tokens * self.token_bytes, self._step)
+
     def count(self, planned_bytes: int, text_bytes: int, tokens: int) -> None:
         """Add to the progress of a step that was planned in bytes of text."""
         step = self._step

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, UsageError
+from tokenmill.executors import ranks
 from tokenmill.executors.fan_out import FanOut
+from tokenmill.executors.ranks import RankShare
 from tokenmill.exports import job as names
 from tokenmill.exports import records, shards
 from tokenmill.exports.advice import larger_val, split_notices, trainer_usage
@@ -27,6 +31,7 @@ from tokenmill.exports.sort_documents import Ordering, chunks
 from tokenmill.exports.verify import ByteRange, IsAsWritten, unlisted
 from tokenmill.exports.write_shard import ExportContext, ReadRecords, WriteShard, planned_files, split_folder
 from tokenmill.storage import Folder, folder_at, prefetch_map
+from tokenmill.storage.run_once import FINISHING, PLANNING, run_once
 from tokenmill.store.held_out import MAX_DOCUMENTS, MAX_PARTS, val_advice
 from tokenmill.tokenization import document_hash
 
@@ -38,8 +43,12 @@ PREFETCH_CHECKS = 16
 class Exporter:
     """One call's work on a frozen export.
 
+    Of several ranks, each first sorts and writes its own items, then those of other ranks that are missing. What only
+    one process should do (the plan, and the end of the export) is guarded by leases.
+
     Attributes:
         manifest: The manifest of the stores.
+        rank_share: Which of several ranks this process is.
         records: The records of all shards.
         written: The records of the shards that this call wrote.
         others: The files that belong to no shard, such as indexes.
@@ -52,6 +61,7 @@ class Exporter:
     manifest: pa.Table
     fan_out: FanOut
     notices: list[str]
+    rank_share: RankShare | None = None
     records: list[ShardRecord] = field(default_factory=list)
     written: list[ShardRecord] = field(default_factory=list)
     others: list[WrittenFile] = field(default_factory=list)
@@ -78,38 +88,86 @@ class Exporter:
             say(f"{f'store {number}':<12} {directory}")
         say(f"tokens       {job.dtype}; eot {end}")
         say(f"order        {order}; {shard}; val {job.val or 'none'}")
+        if self.rank_share is not None:
+            say(f"share        {self.rank_share}, then shards that other ranks have not written")
+        elif (advice := ranks.advice()) is not None:
+            say(f"note: {advice}")
         for notice in self.notices:
             say(f"note: {notice}")
 
     def run(self) -> None:
         """Plan, write the missing shards, publish the manifest, and erase what was erased from the stores meanwhile.
 
-        Work of earlier calls is kept if it is intact.
+        Work of earlier calls is kept if it is intact. Ranks do not compare a complete export with its checksums.
         """
-        ordering = Ordering(self.context, self.manifest, self.fan_out)
+        ordering = Ordering(self.context, self.manifest, self.fan_out, self.rank_share)
         plan = self._plan(ordering)
         self.skipped = shards.skipped_tokens(plan)
         listed = self._read_manifest()
-        committed = self._read_records(np.flatnonzero(records.committed(self.folder, len(plan))))
+        if self.rank_share is None:
+            self._write_missing(plan, ordering, np.ones(len(plan), bool), listed)
+        elif listed is None:
+            self._write_missing(plan, ordering, self.rank_share.stripes(len(plan)))
+        with self._in_turn(FINISHING):
+            if self.rank_share is not None:
+                listed = self._take_others(plan, ordering)
+            self.records.sort(key=lambda record: record.shard)
+            splits = by_split(self.records)
+            for notice in split_notices(self.job, splits, self.skipped, self._store_tokens(), self._val_advice):
+                self._note(notice)
+            if (self.written and self.rank_share is None) or not self._is_complete(listed):
+                self.others = []
+                started = time.monotonic()
+                self._finish(listed)
+                self.write_seconds += (time.monotonic() - started) if self.written else 0.0
+            self.folder.remove(names.RUNS)
+            converge(self.folder, self.context.frozen, self.fan_out)
+
+    def _in_turn(self, name: str, is_done: Callable[[], bool] = lambda: False) -> AbstractContextManager[object]:
+        """Hold the lease of this name among ranks, or wait until its work is done."""
+        if self.rank_share is None:
+            return nullcontext()
+        state = folder_at(self.folder.path(names.STATE))  # trainers may read every file beside the shards
+        return run_once(
+            state.locks, name, is_done, lambda: self.fan_out.report.pending(f"{name:<12} another rank is at it")
+        )
+
+    def _write_missing(
+        self,
+        plan: pa.Table,
+        ordering: Ordering,
+        is_own: npt.NDArray[np.bool_],
+        listed: ExportManifest | None = None,
+        *,
+        is_turn: bool = False,
+    ) -> None:
+        """Take the records of the own shards that are intact, and write all shards that are missing or damaged.
+
+        In its turn to finish the export, a rank leaves no shard to other ranks, and compares only the sizes of theirs.
+        """
+        is_committed = records.committed(self.folder, len(plan))
+        committed = self._read_records(np.flatnonzero(is_committed & is_own))
         if listed is not None:  # an erasure gives a shard other files, and leaves its record
             files = listed.files
             committed = [msgspec.structs.replace(one, files=files.get(one.shard, one.files)) for one in committed]
-        intact = self._intact(plan, committed)
-        missing = np.setdiff1d(np.arange(len(plan)), [record.shard for record in intact])
-        if len(missing):
+        intact = self._intact(plan, committed, compare=not is_turn)
+        self.records = [*(record for record in self.records if is_committed[record.shard]), *intact]
+        is_missing = is_own | ~is_committed
+        is_missing[[record.shard for record in intact]] = False
+        if is_missing.any():
             ordering.sort()  # a complete export has removed the sorted runs of its shuffle
-            self._write(plan, missing)
-        self.records = sorted([*intact, *self.written], key=lambda record: record.shard)
-        splits = by_split(self.records)
-        for notice in split_notices(self.job, splits, self.skipped, self._store_tokens(), self._val_advice):
-            self._note(notice)
-        if len(missing) or not self._is_complete(listed):
-            self.others = []
-            started = time.monotonic()
-            self._finish(listed)
-            self.write_seconds += (time.monotonic() - started) if self.written else 0.0
-        self.folder.remove(names.RUNS)
-        converge(self.folder, self.context.frozen, self.fan_out)
+            self._write(plan, np.flatnonzero(is_missing), None if is_turn else self.rank_share)
+
+    def _take_others(self, plan: pa.Table, ordering: Ordering) -> ExportManifest | None:
+        """Take the records of the shards that other ranks have written, or of all shards from their manifest."""
+        listed = self._read_manifest()
+        if listed is not None:
+            self.records = listed.records(self.job.digest())
+        else:
+            is_other = np.ones(len(plan), bool)
+            is_other[[record.shard for record in self.records]] = False
+            self._write_missing(plan, ordering, is_other, is_turn=True)
+        return listed
 
     def _read_manifest(self) -> ExportManifest | None:
         """Read the last manifest of an export that was complete. A damaged one is discarded, with a notice."""
@@ -133,13 +191,20 @@ class Exporter:
             return False
         self.others = listed.others
         files = {index: (_byte_range(file, 0, file.bytes),) for index, file in enumerate(self.others)}
-        wrong = [self.others[index].name for index in sorted(files.keys() - self._as_written(files))]
+        as_written = self._as_written(files, compare=self.rank_share is None)
+        wrong = [self.others[index].name for index in sorted(files.keys() - as_written)]
         for name in wrong:
             self._note(f"{name} is damaged; it is written again")
         return not wrong
 
     def _plan(self, ordering: Ordering) -> pa.Table:
-        """Read the plan of the export, or make and publish it."""
+        """Read the plan of the export, or make and publish it. Ranks sort together, and one of them plans."""
+        if self.rank_share is not None and not self.folder.exists(names.PLAN):
+            ordering.sort()
+        with self._in_turn(PLANNING, lambda: self.folder.exists(names.PLAN)):
+            return self._read_or_make_plan(ordering)
+
+    def _read_or_make_plan(self, ordering: Ordering) -> pa.Table:
         expected = self._store_tokens()
         digest = self.context.frozen.work_digest()
         if self.folder.exists(names.PLAN):
@@ -191,16 +256,22 @@ class Exporter:
                 f"{self.folder.path(name)} is there, and not from this export", "Remove it, or choose another --out."
             )
 
-    def _write(self, plan: pa.Table, numbers: Counts) -> None:
+    def _write(self, plan: pa.Table, numbers: Counts, rank_share: RankShare | None) -> None:
+        """Write the shards of these numbers, without those that other ranks write meanwhile."""
         tokens = plan["stop"].to_numpy() - plan["start"].to_numpy()
         total = int(tokens.sum())
         self.fan_out.begin(f"export {self.job.format}", total, total - int(tokens[numbers].sum()))
+        order: Iterable[int] = numbers
+        if rank_share is not None:
+            list_done = functools.partial(records.committed, self.folder, len(plan))
+            order = rank_share.order(numbers, list_done, lambda shard: self.fan_out.skip(int(tokens[shard])))
         started = None
-        for done in self.fan_out.run(WriteShard(self.context), shards.tasks(plan, numbers), _describe):
+        for done in self.fan_out.run(WriteShard(self.context), shards.tasks(plan, order), _describe):
             # The clock starts with the first shard, because workers may have to be started before.
             started = started or time.monotonic() - done.seconds
             self.write_seconds = time.monotonic() - started
             self.written.append(done.value)
+            self.records.append(done.value)
             self.fan_out.advance(done.value.tokens)
 
     def _read_records(self, numbers: Counts) -> list[ShardRecord]:
@@ -213,7 +284,7 @@ class Exporter:
             records.discard(self.folder, shard)
         return valid
 
-    def _intact(self, plan: pa.Table, committed: list[ShardRecord]) -> list[ShardRecord]:
+    def _intact(self, plan: pa.Table, committed: list[ShardRecord], *, compare: bool) -> list[ShardRecord]:
         """Return the shards whose files are as written. The records of the others are discarded, with a notice."""
         token_bytes = np.dtype(self.job.dtype).itemsize
         starts, sizes = ((plan[name].to_numpy() * token_bytes).tolist() for name in ("position", "file_tokens"))
@@ -227,7 +298,7 @@ class Exporter:
             )
             for record in committed
         }
-        as_written, digest = self._as_written(files), self.job.digest()
+        as_written, digest = self._as_written(files, compare=compare), self.job.digest()
         intact = []
         for record, task in zip(committed, shards.tasks(plan, np.array([r.shard for r in committed])), strict=True):
             planned = (task.split, task.number, task.start, task.stop)
@@ -239,11 +310,11 @@ class Exporter:
                 records.discard(self.folder, record.shard)
         return intact
 
-    def _as_written(self, files: Mapping[int, tuple[ByteRange, ...]]) -> set[int]:
+    def _as_written(self, files: Mapping[int, tuple[ByteRange, ...]], *, compare: bool) -> set[int]:
         """Return the keys whose files are all as they were written.
 
-        On a disk, checksums are compared, also of a file that is not finalized yet. In an object store, only sizes
-        are compared.
+        With `compare`, checksums are compared on a disk, also of a file that is not finalized yet. Otherwise, and in an
+        object store, only sizes are compared.
         """
 
         def is_there(number: int) -> bool:
@@ -253,13 +324,9 @@ class Exporter:
 
         there = zip(files, prefetch_map(self.folder, is_there, files, PREFETCH_CHECKS), strict=True)
         intact = {number for number, is_right in there if is_right}
-        if self.folder.is_remote:
+        if self.folder.is_remote or not compare:
             return intact
-        there_now = self.folder.regions.file  # a file may not be finalized yet
-        items = [
-            (number, tuple(msgspec.structs.replace(file, name=there_now(file.name)) for file in files[number]))
-            for number in sorted(intact)
-        ]
+        items = [(number, files[number]) for number in sorted(intact)]
         token_bytes = np.dtype(self.job.dtype).itemsize
         self.fan_out.begin("compare", sum(file.bytes for _, ranges in items for file in ranges) // token_bytes)
         for done in self.fan_out.run(IsAsWritten(self.folder.root), items, lambda item: item[1][0].name):

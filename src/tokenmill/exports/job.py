@@ -305,21 +305,22 @@ def exports_in(folder: Folder) -> list[str]:
     return [name for name in FORMATS if folder.exists(f"{name}/{EXPORT}")]
 
 
-def freeze(folder: Folder, export: FrozenExport) -> FrozenExport:
+def freeze(folder: Folder, export: FrozenExport, *, is_shared: bool = False) -> FrozenExport:
     """Return the export in this directory if it has the same job, or publish a new one.
 
-    An export of another job is replaced if it has no plan, because then it has no shard either.
+    An export of another job is replaced if it has no plan, because then it has no shard either. If the directory is
+    shared, by ranks or in an object store, it is not: another process may be about to write the plan.
     """
     export = export.with_checksum()
     before = read_frozen(folder)
-    if before is None and folder.is_remote:
+    is_shared = is_shared or folder.is_remote
+    if before is None and is_shared:
         folder.locks.check_conditional_create()
         if publish_new(folder, EXPORT, layout.json_bytes(export)):
             return export
-        before = read_frozen(folder)  # another machine published first
-    # In an object store, another machine may be about to write a shard.
-    has_shards = folder.is_remote or is_begun(folder) or bool(folder.names(RECORDS))
-    if before is None or (before.job != export.job and not has_shards):
+        before = read_frozen(folder)  # another process published first
+    is_replaceable = not (is_shared or is_begun(folder) or folder.names(RECORDS))
+    if before is None or (before.job != export.job and is_replaceable):
         for directory in (RUNS, RECORDS):
             folder.remove(directory)
         layout.publish_json(folder, EXPORT, export)

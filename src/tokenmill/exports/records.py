@@ -87,6 +87,10 @@ class ExportManifest:
         pairs = zip(self.rows["shard"].to_pylist(), self.rows["files"].to_pylist(), strict=True)
         return {shard: tuple(WrittenFile(**file) for file in files) for shard, files in pairs}
 
+    def records(self, export: str) -> list[ShardRecord]:
+        """The records of the shards of the export with this digest."""
+        return [msgspec.convert({**row, "export": export}, ShardRecord) for row in self.rows.to_pylist()]
+
     def with_files(
         self, files: Mapping[int, Sequence[WrittenFile]], versions: tuple[StoreVersion, ...]
     ) -> ExportManifest:

@@ -8,7 +8,7 @@ documents over the blocks: the training documents, or the validation documents.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,9 +181,9 @@ def skipped_tokens(shards: pa.Table) -> dict[str, int]:
         raise CorruptStore("the plan of an export is damaged", f"reason       {damage}", WRITE_AGAIN) from damage
 
 
-def tasks(shards: pa.Table, wanted: Counts) -> Iterator[ShardTask]:
+def tasks(shards: pa.Table, wanted: Iterable[int]) -> Iterator[ShardTask]:
     """Yield the tasks of the shards with these numbers."""
-    for row in wanted.tolist():
+    for row in map(int, wanted):
         yield ShardTask(**shards.slice(row, 1).to_pylist()[0])
 
 

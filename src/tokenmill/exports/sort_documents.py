@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.executors.fan_out import FanOut
+from tokenmill.executors.ranks import RankShare
 from tokenmill.exports import sorted_runs
-from tokenmill.exports.job import RUNS
+from tokenmill.exports.job import RUNS, is_complete
 from tokenmill.exports.shards import Blocks, Counts
 from tokenmill.exports.write_shard import CheckSortedRun, CountStreams, ExportContext, FindDocumentEdges, SortDocuments
 from tokenmill.storage import folder_at, prefetch_map
@@ -25,11 +27,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Ordering:
-    """Counts the documents of an export, and sorts them first if the export is shuffled."""
+    """Counts the documents of an export, and sorts them first if the export is shuffled. Ranks share the sorting."""
 
     context: ExportContext
     manifest: pa.Table
     fan_out: FanOut
+    rank_share: RankShare | None = None
     _is_sorted: bool = False
 
     def blocks(self) -> Blocks:
@@ -64,24 +67,41 @@ class Ordering:
         return Blocks(*counts)
 
     def sort(self) -> None:
-        """Write the missing and damaged sorted runs of a shuffle, once. Does nothing without a shuffle."""
+        """Write the missing and damaged sorted runs of a shuffle, once. Does nothing without a shuffle.
+
+        A rank compares only its own runs with their checksums. It writes those of other ranks that are missing.
+        """
         if self.context.frozen.job.shuffle is None or self._is_sorted:
             return
         self._is_sorted = True
         folder, spans = folder_at(self.context.out), self._spans()
         folder.create(RUNS)
-        folder.remove_temporaries(RUNS)
-        there = np.flatnonzero(sorted_runs.committed(folder, len(spans))).tolist()
-        checked = self.fan_out.run(CheckSortedRun(self.context), there, lambda run: f"sorted run {run}")
-        intact = {done.item for done in checked if done.value}
-        missing = [span for span in spans if span[0] not in intact]
-        if not missing:
+        if self.rank_share is None:
+            folder.remove_temporaries(RUNS)
+        there = sorted_runs.committed(folder, len(spans))
+        is_own = np.ones(len(spans), bool) if self.rank_share is None else self.rank_share.stripes(len(spans))
+        own = np.flatnonzero(there & is_own).tolist()
+        checked = self.fan_out.run(CheckSortedRun(self.context), own, lambda run: f"sorted run {run}")
+        intact = there & ~is_own
+        intact[[done.item for done in checked if done.value]] = True
+        missing = np.flatnonzero(~intact)
+        if not len(missing):
             return
-        tokens = self.manifest["tokens"].to_numpy()
-        total = int(tokens.sum())
-        self.fan_out.begin("shuffle", total, total - sum(int(tokens[start:stop].sum()) for _, start, stop in missing))
+        part_tokens = self.manifest["tokens"].to_numpy()
+        tokens = np.array([int(part_tokens[start:stop].sum()) for _, start, stop in spans])
+        self.fan_out.begin("shuffle", int(tokens.sum()), int(tokens[intact].sum()))
+        order: Iterable[int] = missing
+        if self.rank_share is not None:
+            is_damaged = there & ~intact
+
+            def list_done() -> npt.NDArray[np.bool_]:
+                is_done = sorted_runs.committed(folder, len(spans)) & ~is_damaged
+                return is_done | is_complete(folder)  # a complete export needs no runs
+
+            order = self.rank_share.order(missing, list_done, lambda run: self.fan_out.skip(int(tokens[run])))
+        tasks = (spans[run] for run in order)
         for done in self.fan_out.run(
-            SortDocuments(self.context), missing, lambda span: f"parts {span[1]} to {span[2] - 1}"
+            SortDocuments(self.context), tasks, lambda span: f"parts {span[1]} to {span[2] - 1}"
         ):
             self.fan_out.advance(done.value)
 
@@ -90,7 +110,8 @@ class Ordering:
         folder, frozen = folder_at(self.context.out), self.context.frozen
         documents, tokens = np.zeros((2, frozen.job.streams, frozen.bins), np.int64)
         numbers = [run for run, _, _ in self._spans()]
-        for more_documents, more_tokens in prefetch_map(folder, functools.partial(sorted_runs.counts, folder), numbers):
+        read = functools.partial(sorted_runs.counts, folder, frozen.work_digest())
+        for more_documents, more_tokens in prefetch_map(folder, read, numbers):
             documents += more_documents.reshape(documents.shape)
             tokens += more_tokens.reshape(documents.shape)
         return Blocks(documents, tokens)

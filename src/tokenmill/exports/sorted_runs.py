@@ -87,9 +87,11 @@ def committed(folder: Folder, count: int) -> npt.NDArray[np.bool_]:
     return numbered_files(folder, RUNS, "index", count)
 
 
-def counts(folder: Folder, run: int) -> tuple[Counts, Counts]:
-    """Return the documents and the tokens of a run in each bin."""
-    index, _ = _read_index(folder, run)
+def counts(folder: Folder, digest: str, run: int) -> tuple[Counts, Counts]:
+    """Return the documents and the tokens in each bin of a run of the export with this digest."""
+    index, (export, *_) = _read_index(folder, run)
+    if export != _owner(digest, run):
+        raise _corrupt(folder, run, "it is of another export")
     documents, tokens = np.diff(index)
     if bool((documents < 0).any()) or bool((tokens < 0).any()) or tokens.sum(dtype=np.float64) >= 2.0**62:
         raise _corrupt(folder, run, "it has negative or impossible counts")

@@ -22,7 +22,7 @@ from tokenmill.exports.documents import (
 )
 from tokenmill.exports.formats import find_format
 from tokenmill.exports.formats.protocol import Content, FileRegion, Shard, ShardRecord
-from tokenmill.exports.job import ExportJob, FrozenExport
+from tokenmill.exports.job import ExportJob, FrozenExport, is_complete
 from tokenmill.exports.kept_columns import conform
 from tokenmill.exports.shards import Counts, ShardTask, SplitAndShuffle
 from tokenmill.exports.shards import tasks as shard_tasks
@@ -101,8 +101,19 @@ class SortDocuments:
     context: ExportContext
 
     def __call__(self, task: tuple[int, int, int]) -> int:
-        """Take run number, first part and last part + 1. Return the number of tokens read."""
-        run, start, stop = task
+        """Take run number, first part and last part + 1. Return the number of tokens read.
+
+        Another rank may have completed the export meanwhile, and removed the sorted runs.
+        """
+        folder = folder_at(self.context.out)
+        try:
+            return self._sort(folder, *task)
+        except StoreError:
+            if not is_complete(folder):
+                raise
+            return 0
+
+    def _sort(self, folder: Folder, run: int, start: int, stop: int) -> int:
         job, bins, order = self.context.frozen.job, self.context.frozen.bins, self.context.order
         contents = list(self.context.contents(range(start, stop), check_content=True))
         origins = DocumentTable.concatenate([DocumentTable.of_part(part) for part in contents])
@@ -128,7 +139,7 @@ class SortDocuments:
         if job.with_columns:
             values = pa.concat_tables([self.context.read_kept(part) for part in range(start, stop)])
             kept = sorted_runs.encode_columns(values.take(pa.array(chosen[sorting])), job.with_columns)
-        folder, digest = folder_at(self.context.out), self.context.frozen.work_digest()
+        digest = self.context.frozen.work_digest()
         sorted_runs.publish_sorted_run(folder, run, digest, content, bin_of[sorting], bins * job.streams, kept)
         return sum(len(part.tokens) for part in contents)
 

@@ -15,11 +15,10 @@ from tokenmill.errors import StoreError
 from tokenmill.storage import Folder, prefetch_map
 from tokenmill.storage.digest import hash_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError
-from tokenmill.storage.untrusted.tables import read_parquet
+from tokenmill.storage.untrusted.parquet_pages import read_parquet
 from tokenmill.store.job import Run
 from tokenmill.store.layout import SUMMARIES
-from tokenmill.store.manifest import MANIFEST_RUN, manifest_run
-from tokenmill.store.tables import MANIFEST_SCHEMA, table_bytes
+from tokenmill.store.tables import MANIFEST_RUN, MANIFEST_SCHEMA, manifest_run, table_bytes
 
 REASONS = pa.field("reasons", pa.string())
 """JSON: how many rows of the part were skipped, for each reason."""

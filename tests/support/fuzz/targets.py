@@ -203,7 +203,7 @@ def _read_export_manifest(base: Path) -> None:
 
 def _read_run(base: Path) -> None:
     folder = folder_at(str(base / "store/nanogpt"))
-    documents, tokens = sorted_runs.counts(folder, 0)
+    documents, tokens = sorted_runs.counts(folder, "0" * 64, 0)
     _touch(documents, tokens)
     stretch = sorted_runs.read_range(folder, 0, 0, 2)
     _touch(stretch.ends, stretch.source, stretch.row)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import msgspec
 
+from tokenmill.executors import ranks
 from tokenmill.executors.messages import out_of
 from tokenmill.executors.outcomes import Pool
 from tokenmill.humanize import count, size
 from tokenmill.pipeline.driving.context import RunContext
-from tokenmill.pipeline.planning import ranks
 from tokenmill.pipeline.planning.request import PrepareRequest
 from tokenmill.pipeline.planning.resources import Resources
 

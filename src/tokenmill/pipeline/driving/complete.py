@@ -21,7 +21,7 @@ from tokenmill.pipeline.driving.metrics import MetricsFile
 from tokenmill.pipeline.driving.preflight import DiskNeeds, check_room
 from tokenmill.pipeline.driving.row_limits import RowBudget, RowLimits
 from tokenmill.pipeline.driving.schedule import CommittedUnits, Schedule
-from tokenmill.pipeline.planning.run_once import FINISHING, run_once
+from tokenmill.storage.run_once import FINISHING, run_once
 from tokenmill.store import layout, quarantine
 from tokenmill.store.state import Operation, enter
 
@@ -109,8 +109,8 @@ class RunCompletion:
         """Do what is missing and publish the manifest, unless another driver did; None if units are to do again."""
         self.driver.run(executor)
         context = self._context
-        if context.rank_share is not None and self._manifest.rows:
-            self._manifest.publish_summaries()
+        if context.rank_share is not None and self.manifest.rows:
+            self.manifest.publish_summaries()
         with self._manifest_turn() as is_ours:
             if not is_ours:
                 manifest = enter(context.folder, Operation.READ).manifest

@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.progress import Reporter
+from tokenmill.executors.ranks import RankShare
 from tokenmill.humanize import count
 from tokenmill.pipeline.driving.events import RunEvents, RunLog
 from tokenmill.pipeline.planning.freeze import FrozenRun
-from tokenmill.pipeline.planning.ranks import RankShare
 from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.pipeline.unit.tokenize import Tokenize
 from tokenmill.storage import Folder

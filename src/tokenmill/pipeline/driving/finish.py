@@ -15,8 +15,8 @@ from tokenmill.pipeline.driving.manifest import ManifestBuilder
 from tokenmill.pipeline.driving.row_limits import RowLimits
 from tokenmill.pipeline.planning.freeze import load_existing
 from tokenmill.pipeline.planning.resources import plan_resources
-from tokenmill.pipeline.planning.run_once import FINISHING, run_once
 from tokenmill.storage import Folder
+from tokenmill.storage.run_once import FINISHING, run_once
 from tokenmill.store import event_log, layout, quarantine
 from tokenmill.store.job import Run
 from tokenmill.store.layout import part_name

@@ -20,9 +20,9 @@ import msgspec
 
 from tokenmill.errors import INTERRUPTED, RunFailed, TokenmillError, exit_code_of
 from tokenmill.executors.outcomes import Pool
+from tokenmill.executors.ranks import RankShare
 from tokenmill.pipeline.driving.events import RunEvents
 from tokenmill.pipeline.driving.metrics import MetricsFile
-from tokenmill.pipeline.planning.ranks import RankShare
 from tokenmill.storage import Folder
 from tokenmill.store import heartbeats, layout
 from tokenmill.system import limits

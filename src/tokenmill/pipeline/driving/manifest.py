@@ -21,7 +21,7 @@ from tokenmill.storage import Folder, prefetch_map
 from tokenmill.store import event_log, layout, tables
 from tokenmill.store.chain import BASE, Head
 from tokenmill.store.job import Run
-from tokenmill.store.manifest import log_run, manifest_columns, manifest_row, publish_manifest
+from tokenmill.store.manifest import manifest_columns, manifest_row, publish_manifest
 from tokenmill.store.part import INTENDED, WITHOUT_TEXT, PartSummary, read_summary
 from tokenmill.store.rank_summaries import REASONS, publish_summaries, read_summaries
 
@@ -106,15 +106,15 @@ class ManifestBuilder:
 
     def add_from_summaries(self) -> None:
         """Add what ranks have published of their parts, where the log records the same part for the unit."""
-        tables = list(read_summaries(self._folder, self._run))
-        if not tables:
+        summaries = list(read_summaries(self._folder, self._run))
+        if not summaries:
             return
-        rows = pa.concat_tables(tables)
+        rows = pa.concat_tables(summaries)
         rows = rows.filter(pc.less(pc.cast(rows["unit"], pa.uint64()), self._run.units))
         is_wanted = ~self._collected
         if self._run.job.keep:
             is_wanted &= layout.numbered_files(self._folder, layout.KEPT, "parquet", self._run.units)
-        recorded = event_log.recorded_parts(self._folder, self._run.units, log_run(self._run))
+        recorded = event_log.recorded_parts(self._folder, self._run.units, tables.log_run(self._run))
         numbers = rows["unit"].to_numpy()
         places = np.flatnonzero(is_wanted[numbers] & (_prefixes(rows) == recorded[numbers]))
         units, first = np.unique(numbers[places], return_index=True)

@@ -20,16 +20,16 @@ from tokenmill.executors.fan_out import FanOut, run_all
 from tokenmill.executors.messages import work_failed
 from tokenmill.executors.outcomes import DEFAULT_POLICY, Died, Executor, Failed
 from tokenmill.executors.progress import Reporter
+from tokenmill.executors.ranks import RankShare
 from tokenmill.pipeline.planning.compare import USE_THE_ORIGINAL
 from tokenmill.pipeline.planning.freeze import FrozenRun, freeze, grow, publish_again, publish_lists
-from tokenmill.pipeline.planning.ranks import RankShare
 from tokenmill.pipeline.planning.request import PrepareRequest
-from tokenmill.pipeline.planning.run_once import PLANNING, run_once
 from tokenmill.pipeline.unit import plan
 from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.pipeline.unit.part_summaries import ANY_SLICE, CheckParts, InvalidPart
 from tokenmill.pipeline.unit.verify import CompareText
 from tokenmill.storage import Folder
+from tokenmill.storage.run_once import PLANNING, run_once
 from tokenmill.store import layout
 from tokenmill.store.chain import FIRST, StoreVersion, withdraw_manifest
 from tokenmill.store.job import Job

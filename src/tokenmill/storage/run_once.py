@@ -1,4 +1,4 @@
-"""Work that only one of several processes should do: planning a store, writing its manifest, exporting it."""
+"""Work that only one of several processes should do: planning a store or an export, writing its manifest."""
 
 from __future__ import annotations
 

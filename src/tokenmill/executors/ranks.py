@@ -1,8 +1,10 @@
-"""Which units of a run this process does first, if it is one of several ranks."""
+"""Which items this process does first, if it is one of several ranks that share work: units of a run, or shards."""
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,11 +16,18 @@ from tokenmill.system import slurm
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# How many stripes of consecutive units a rank has, if the plan is long enough. Consecutive units share a file.
+# How many stripes of consecutive items a rank has, if there are enough. Consecutive units share a file.
 STRIPES = 64
 
-# How many units a stripe has at most.
-MAX_UNITS_IN_STRIPE = 64
+# How many items a stripe has at most.
+MAX_ITEMS_IN_STRIPE = 64
+
+# How often a rank lists what is done while it does its own items, and while it does those of others.
+OWN_LISTING_SECONDS = 30.0
+LISTING_SECONDS = 1.0
+
+# At most one part in this many of the time is spent on listing.
+LISTING_TIME_DIVISOR = 20
 
 # The environment variables that hold the rank, and the number of ranks.
 KUBERNETES = "JOB_COMPLETION_INDEX"
@@ -35,11 +44,37 @@ class RankShare:
     def __str__(self) -> str:
         return f"rank {self.rank} of {self.of}"
 
-    def stripes(self, units: int) -> npt.NDArray[np.bool_]:
-        """For each unit, whether this rank does it first."""
-        width = max(1, min(MAX_UNITS_IN_STRIPE, units // (STRIPES * self.of)))
-        own: npt.NDArray[np.bool_] = np.arange(units) // width % self.of == self.rank
+    def stripes(self, count: int) -> npt.NDArray[np.bool_]:
+        """For each of `count` items, whether this rank does it first."""
+        width = max(1, min(MAX_ITEMS_IN_STRIPE, count // (STRIPES * self.of)))
+        own: npt.NDArray[np.bool_] = np.arange(count) // width % self.of == self.rank
         return own
+
+    def order(
+        self,
+        items: npt.NDArray[np.int64],
+        list_done: Callable[[], npt.NDArray[np.bool_]],
+        on_skip: Callable[[int], None],
+    ) -> Iterator[int]:
+        """Yield the items of this rank, then those of other ranks in random order: a slow rank does not delay the end.
+
+        `list_done` lists which of all items are done; `on_skip` is called for an item that is done by then.
+        """
+        started = time.monotonic()
+        is_done = list_done()
+        is_own = self.stripes(len(is_done))[items]
+        others = np.random.default_rng().permutation(items[~is_own])
+        seconds = time.monotonic() - started
+        for numbers, interval in ((items[is_own], OWN_LISTING_SECONDS), (others, LISTING_SECONDS)):
+            for item in numbers.tolist():
+                if time.monotonic() - started > max(interval, LISTING_TIME_DIVISOR * seconds):
+                    started = time.monotonic()
+                    is_done = list_done()
+                    seconds = time.monotonic() - started
+                if is_done[item]:
+                    on_skip(item)
+                else:
+                    yield item
 
 
 def choose_rank_share(rank: int | None, of: int | None, *, look: bool = True) -> RankShare | None:
