@@ -51,7 +51,6 @@ import msgspec
 import numpy as np
 
 import tokenmill
-from benchmarks.memory import process_tree
 from benchmarks.plan_scale import (
     GROUPS_IN_FILE,
     PlannedUnit,
@@ -61,6 +60,7 @@ from benchmarks.plan_scale import (
     write_document,
     write_parquet,
 )
+from benchmarks.process_tree import process_tree
 from benchmarks.processes import tokenmill_command
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Done, Executor, RetryPolicy
