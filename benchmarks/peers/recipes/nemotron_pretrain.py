@@ -1,23 +1,33 @@
-"""Nemotron: `run_pretrain_pipeline` of nemotron.data_prep, from a work tree of its repository, a shard a worker."""
+"""Nemotron: `run_pretrain_pipeline` of nemotron.data_prep, from a work tree of its repository, a shard for each worker.
+
+It runs on a Ray that is started here, or it would join any other one on this machine.
+"""
 
 import os
 import sys
+import tempfile
 
-source, out, workers, tokenizer, repository = sys.argv[1:6]
+import ray
+
+source, out, workers, tokenizer, repository = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5]
 packages = os.path.join(repository, "src")
 sys.path.insert(0, packages)
-os.environ["PYTHONPATH"] = packages  # the package on PyPI is another, so Ray's workers find this one
-
-from nemotron.data_prep import DataBlend, Dataset  # noqa: E402
-from nemotron.data_prep.recipes.pretrain import run_pretrain_pipeline  # noqa: E402
-from nemotron.data_prep.stages import BinIdxTokenizationStageConfig  # noqa: E402
+os.environ["PYTHONPATH"] = packages  # for Ray's workers: the package of this name on PyPI is another
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "WANDB_MODE": "disabled"}
 
 if __name__ == "__main__":
-    run_pretrain_pipeline(
-        DataBlend(datasets=[Dataset(name="corpus", path=source)]),
-        out,
-        tokenizer,
-        num_shards=int(workers),
-        dtype="uint16",
-        tokenization_stage=BinIdxTokenizationStageConfig(cpus_per_worker=1),
-    )
+    from nemotron.data_prep import DataBlend, Dataset
+    from nemotron.data_prep.recipes.pretrain import run_pretrain_pipeline
+    from nemotron.data_prep.stages import BinIdxTokenizationStageConfig
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as ray_files:  # short, since sockets are in it
+        ray.init(num_cpus=workers, _node_ip_address="127.0.0.1", _temp_dir=ray_files)
+        run_pretrain_pipeline(
+            DataBlend(datasets=[Dataset(name="corpus", path=source)]),
+            out,
+            tokenizer,
+            num_shards=workers,
+            dtype="uint16",
+            tokenization_stage=BinIdxTokenizationStageConfig(cpus_per_worker=1),
+        )
+        ray.shutdown()
