@@ -16,6 +16,7 @@ class Pipeline:
     `vocabulary` what the fourth argument is (hub: a name on the Hub or a tokenizer.json; model: a name on the Hub or a
     directory with a tokenizer.json, as transformers wants it; ranks: a .tiktoken file). `layout` is how its tokens are
     found, see `outputs`. A pipeline that is `bare` keeps its tokens in memory and is no pipeline in the strict sense.
+    One that `copies` writes what only its own package reads. Both write their tokens plainly in the warm-up alone.
 
     A pipeline that is in no package is run from a work tree of its `repository` on GitHub, which `--<directory>` names;
     it is the recipe's fifth argument. `python` is the version that it needs, if not any. `beside` is tokenmill's
@@ -33,11 +34,17 @@ class Pipeline:
     reads: str = "parquet"
     vocabulary: str = ""
     bare: bool = False
+    copies: bool = False
     threads: int | None = None
     repository: str = ""
     python: str = ""
     beside: str = "tokenmill"
     options: tuple[str, ...] = ()
+
+    @property
+    def is_compared_apart(self) -> bool:
+        """Whether its tokens are only seen in the warm-up, which is on all of its work then."""
+        return self.bare or self.copies
 
     @property
     def directory(self) -> str:
@@ -141,6 +148,55 @@ PIPELINES = (
         layout="bin",
         vocabulary="model",
         note="on Ray, a pair of .bin and .idx for each file",
+    ),
+    Pipeline(
+        "marin",
+        "marin: levanter's cache",
+        "marin_cache.py",
+        (
+            *("jax==0.11.0", "tensorstore<0.1.85", "tokenizers==0.23.3", "transformers<6", "datasets<5", "optax<0.2.7"),
+            *(
+                "aqtp",
+                "async-lru",
+                "braceexpand",
+                "chex",
+                "cloudpickle",
+                "connect-python",
+                "dataclasses-json",
+                "deepdiff",
+            ),
+            *(
+                "draccus",
+                "einops",
+                "equinox",
+                "filelock",
+                "fsspec[http]",
+                "gcsfs",
+                "gitpython",
+                "google-auth",
+                "grpcio",
+            ),
+            *("httpx", "humanfriendly", "immutabledict", "jaxtyping", "jmp", "lenses", "marin-finelog", "msgspec"),
+            *(
+                "marin-iris-native",
+                "polars",
+                "protobuf",
+                "psutil",
+                "pyarrow",
+                "pydantic",
+                "PyJWT[crypto]",
+                "pyqwest<0.7",
+            ),
+            *("pytimeparse", "s3fs", "safetensors", "sqlalchemy", "starlette", "tabulate", "tblib", "tqdm-loggable"),
+            *("uvicorn[standard]", "vortex-data", "wandb", "xxhash", "zstandard"),
+        ),
+        rate=4,
+        layout="tokens",
+        vocabulary="model",
+        copies=True,
+        repository="marin-community/marin",
+        python="3.12",
+        note="adds the end token as text after a space, which is one more token in each document; on local workers",
     ),
     Pipeline(
         "litdata",

@@ -106,9 +106,9 @@ def _attempt(entry: Entry, setting: Setting, small: Work, number: int) -> None:
             entry.rounds.append(told | {"round": number, "megabytes_per_second": speed(entry, told["seconds"])})
             print(f"{title}: {told['seconds']:.2f} s, tokens {told['tokens_are']}", file=sys.stderr, flush=True)
         else:
-            told = _run(entry, setting, entry.work if entry.pipeline.bare else small, keep=True)
+            told = _run(entry, setting, entry.work if entry.pipeline.is_compared_apart else small, keep=True)
             print(f"{title}: tokens {told['tokens_are']}", file=sys.stderr, flush=True)
-            if entry.pipeline.bare:
+            if entry.pipeline.is_compared_apart:
                 entry.rounds.append(told | {"round": 0})
     except Failed as error:
         entry.failure = str(error)
@@ -141,7 +141,7 @@ def _run(entry: Entry, setting: Setting, work: Work, *, keep: bool) -> dict[str,
     load = os.getloadavg()[0]
     seconds = _time(command, setting, variables)
     told = {"seconds": seconds, "load_before": load, "tokens": None, "tokens_are": "not written"}
-    if entry.pipeline.bare and not keep:
+    if entry.pipeline.is_compared_apart and not keep:
         return told
     found = outputs.find(entry.pipeline.layout, out)
     shutil.rmtree(out, ignore_errors=True)
@@ -168,8 +168,8 @@ def command_of(entry: Entry, setting: Setting, source: str, out: str, *, keep: b
     vocabulary = setting.vocabularies.get(pipeline.vocabulary, "gpt2")
     workers = str(pipeline.threads or setting.workers)
     words = [str(HERE / "recipes" / pipeline.recipe), source, out, workers, vocabulary]
-    more = [entry.repository] if entry.repository else ["keep"] if pipeline.bare and keep else []
-    return [str(programs / "python"), *words, *more]
+    more = [entry.repository] if entry.repository else []
+    return [str(programs / "python"), *words, *more, *(["keep"] if pipeline.is_compared_apart and keep else [])]
 
 
 @contextlib.contextmanager

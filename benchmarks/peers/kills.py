@@ -33,7 +33,7 @@ def kill_all(entries: list[Entry], setting: Setting) -> None:
 
 def kill_worker(entry: Entry, setting: Setting) -> dict[str, Any] | None:
     """Kill the descendant that has used most CPU time, and watch the rest; None if it has no other process."""
-    command, variables, out = ready(entry, setting, entry.work)
+    command, variables, out = ready(entry, setting, entry.work, keep=True)
     with started(command, setting, variables) as process:
         _wait(process, entry.best_seconds * MOMENT)
         workers = [pid for pid in descendants() if pid != process.pid and _cpu_seconds([pid]) > MIN_WORKER_SECONDS]
@@ -46,7 +46,7 @@ def kill_worker(entry: Entry, setting: Setting) -> dict[str, Any] | None:
 
 def kill_parent(entry: Entry, setting: Setting) -> dict[str, Any]:
     """Kill the process that was started, look at what goes on without it, and run the same command again."""
-    command, variables, out = ready(entry, setting, entry.work)
+    command, variables, out = ready(entry, setting, entry.work, keep=True)
     with started(command, setting, variables) as process:
         _wait(process, entry.best_seconds * MOMENT)
         process.kill()

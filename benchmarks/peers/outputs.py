@@ -123,6 +123,7 @@ LAYOUTS: dict[str, Callable[[str], Iterator[Tokens]]] = {
     "litdata": _litdata,
     "mds": _mds,
     "nemotron": _raw("runs/*/datasets/*/*/*.bin"),
+    "tokens": _raw("*.tokens"),
     "nanogpt": _raw("nanogpt/*.bin"),
     "megatron": _raw("megatron/*.bin"),
     "store": _store,

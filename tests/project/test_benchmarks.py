@@ -199,7 +199,7 @@ from benchmarks.peers import contest, kills, orphans, outputs
 
 orphans.adopt_orphans()
 kills.ORPHAN_SECONDS, kills.MIN_WORKER_SECONDS = 0.5, 0.05
-kills.ready = lambda entry, setting, work: ([sys.executable, "-c", {PARENT!r}], {{}}, ".")
+kills.ready = lambda *arguments, **options: ([sys.executable, "-c", {PARENT!r}], {{}}, ".")
 setting = contest.Setting(Path("."), 1, {{}}, limit_seconds=2)
 work = SimpleNamespace(expected=outputs.count([]))
 entry = SimpleNamespace(pipeline=SimpleNamespace(layout="bin"), work=work, best_seconds=2)
