@@ -143,7 +143,7 @@ PIPELINES = (
         "curator",
         "NeMo Curator tokenizer writer",
         "curator_megatron.py",
-        ("nemo-curator==1.4.0", "torch==2.13.0"),
+        ("nemo-curator==1.4.0", "transformers==4.57.6", "torch==2.13.0"),
         rate=4,
         layout="bin",
         vocabulary="model",

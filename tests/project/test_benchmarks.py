@@ -55,7 +55,7 @@ def row(name: str, megabytes: int, speeds: list[float], **words: Any) -> dict[st
     }
 
 
-RESULTS = {
+RESULTS: dict[str, Any] = {
     "machine": MACHINE,
     "commit": "0123abc",
     "workers": 2,

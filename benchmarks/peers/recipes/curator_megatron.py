@@ -19,6 +19,7 @@ if __name__ == "__main__":
     ]
     with (
         tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as ray_files,  # short, since it has sockets
-        RayClient(num_cpus=workers, ray_temp_dir=ray_files, include_dashboard=False),
+        # Its stages run at once and want 2.5 CPUs besides those of further writers, of 95 % of these, rounded down.
+        RayClient(num_cpus=workers + 3, ray_temp_dir=ray_files, include_dashboard=False),
     ):
         Pipeline(name="tokenize", stages=stages).run()
