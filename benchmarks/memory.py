@@ -34,18 +34,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.corpora import add_corpus_option, build_corpus, read_originals
+from benchmarks.process_tree import Watch
 from benchmarks.processes import tokenmill_command
 from benchmarks.worker_profile import freeze_run
 from tokenmill.humanize import parse_size
@@ -56,7 +55,6 @@ from tokenmill.pipeline.unit.tokenize import Tokenize
 from tokenmill.tokenization.engines.gigatoken import GigatokenEngine
 from tokenmill.tokenization.tokenizer import CACHE_BYTES
 
-SAMPLE_SECONDS = 0.05
 MAX_GROWTH = 1.10
 DOCUMENT_MEMORY = "4GB"
 TIGHT_MEMORY = "1.2GB"
@@ -93,7 +91,7 @@ def measure(command: list[str]) -> Measured:
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         started = time.perf_counter()
         process = subprocess.Popen(command, stdout=output, stderr=errors)
-        watch = _Watch(process.pid)
+        watch = Watch(process.pid)
         watch.start()
         exit_code = process.wait()
         seconds = time.perf_counter() - started
@@ -110,80 +108,6 @@ def measure(command: list[str]) -> Measured:
             output=output.read(),
             errors=errors.read(),
         )
-
-
-@dataclass
-class _Watch:
-    """Looks at a process and its descendants again and again, from a thread."""
-
-    root: int
-    tree_bytes: int = 0
-    share_bytes: int = 0
-    process_bytes: int = 0
-    seen: set[int] = field(default_factory=set)
-
-    def start(self) -> None:
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ended.wait(SAMPLE_SECONDS):
-            now = {pid: held for pid in process_tree(self.root) if (held := memory_of(pid))}
-            mapped = max((held.mapped_bytes for held in now.values()), default=0)
-            self.tree_bytes = max(self.tree_bytes, mapped + sum(held.own_bytes for held in now.values()))
-            self.share_bytes = max(self.share_bytes, sum(held.share_bytes for held in now.values()))
-            self.process_bytes = max([self.process_bytes, *(held.most_bytes for held in now.values())])
-            self.seen.update(now)
-
-
-def process_tree(root: int) -> list[int]:
-    """A process and all its descendants, as far as they still live."""
-    children: dict[int, list[int]] = defaultdict(list)
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (fields := _read(f"/proc/{name}/stat").rpartition(b")")[2].split()):
-            children[int(fields[1])].append(int(name))
-    found = [root]
-    for pid in found:
-        found += children[pid]
-    return found
-
-
-class Held(NamedTuple):
-    """The memory of one process: its own, that of the files it maps, the most that ever was resident, and its share.
-
-    The share counts every resident page, those of data files that are mapped included, divided by how many map it.
-    """
-
-    own_bytes: int
-    mapped_bytes: int
-    most_bytes: int
-    share_bytes: int
-
-
-def memory_of(pid: int) -> Held | None:
-    """What a process holds now; None if it is gone."""
-    lines = (_read(f"/proc/{pid}/status") + _read(f"/proc/{pid}/smaps_rollup")).splitlines()
-    found = {words[0]: int(words[1]) * 1024 for line in lines if (words := line.split())[:1] and words[0] in _FIELDS}
-    if len(found) < len(_FIELDS):
-        return None
-    own = found[b"Pss_Anon:"] + found[b"Pss_Shmem:"]
-    return Held(own, found[b"RssFile:"], found[b"VmHWM:"], found[b"Pss:"])
-
-
-_FIELDS = (b"Pss:", b"Pss_Anon:", b"Pss_Shmem:", b"RssFile:", b"VmHWM:")
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:  # the process has ended
-        return b""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,6 @@ import numpy as np
 import pyarrow as pa
 
 import tokenmill
-from benchmarks.memory import process_tree
 from benchmarks.plan_scale import (
     GROUPS_IN_FILE,
     PlannedUnit,
@@ -63,6 +62,7 @@ from benchmarks.plan_scale import (
     write_document,
     write_parquet,
 )
+from benchmarks.process_tree import process_tree
 from benchmarks.processes import tokenmill_command
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Done, Executor, RetryPolicy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from xml.sax.saxutils import escape
 
-from benchmarks.peers.results import Comparison, Line, compare, figure
+from benchmarks.peers.results import MILL, Comparison, Line, compare, figure
 
 WIDTH = 700
 LEFT = 262
@@ -68,7 +68,7 @@ def _bar(comparison: Comparison, line: Line, number: int, most: float) -> list[s
     """One pipeline: its name, its bar, and what is to be said beside it."""
     y = TOP + ROW * number
     weight = "ours" if line.ours else ""
-    several = line.ours and line.row["text_bytes"] != comparison.mill.row["text_bytes"]
+    several = line.name == MILL and line.row["text_bytes"] != comparison.mill.row["text_bytes"]
     name = f"tokenmill, on {line.row['work']} only" if several else line.title
     parts = [_text(LEFT - 10, y + 17, name, weight, "end")]
     kind = "bar-ours" if line.ours else "bar-bare" if line.row["bare"] else "bar"

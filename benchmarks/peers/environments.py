@@ -42,18 +42,21 @@ def default_directory() -> str:
     return os.path.join(cache, "tokenmill", "peers")
 
 
-def make(directory: Path, packages: tuple[str, ...], more: list[str]) -> Environment:
-    """The environment with some packages, compiled, so that no first start pays for that; `more` are uv's options."""
+def make(directory: Path, packages: tuple[str, ...], more: list[str], python: str = "") -> Environment:
+    """The environment with some packages, compiled, so that no first start pays for that; `more` are uv's options.
+
+    It has this program's Python, or the version `python`.
+    """
     content = b"".join(Path(word).read_bytes() for word in packages if word.endswith(".whl"))
-    key = hashlib.sha256(json.dumps([sys.version, packages, more]).encode() + content).hexdigest()[:8]
+    key = hashlib.sha256(json.dumps([python or sys.version, packages, more]).encode() + content).hexdigest()[:8]
     folder = directory / f"{_name(os.path.basename(packages[0]))}-{key}"
-    python, record = folder / "bin" / "python", folder / "versions.json"
+    program, record = folder / "bin" / "python", folder / "versions.json"
     if not record.exists():
         print(f"installing {' '.join(os.path.basename(package) for package in packages)}", file=sys.stderr, flush=True)
         shutil.rmtree(folder, ignore_errors=True)
-        uv("venv", "--quiet", "--python", sys.executable, str(folder))
-        uv("pip", "install", "--quiet", "--compile-bytecode", "--python", str(python), *more, *packages)
-        listed = json.loads(uv("pip", "list", "--python", str(python), "--format", "json"))
+        uv("venv", "--quiet", "--python", python or sys.executable, str(folder))
+        uv("pip", "install", "--quiet", "--compile-bytecode", "--python", str(program), *more, *packages)
+        listed = json.loads(uv("pip", "list", "--python", str(program), "--format", "json"))
         record.write_text(json.dumps({package["name"]: package["version"] for package in listed}))
     return Environment(folder / "bin", json.loads(record.read_text()))
 

@@ -122,7 +122,10 @@ LAYOUTS: dict[str, Callable[[str], Iterator[Tokens]]] = {
     "dolma": _raw("*.npy"),
     "litdata": _litdata,
     "mds": _mds,
-    "tokenmill": _raw("nanogpt/*.bin"),
+    "nemotron": _raw("runs/*/datasets/*/*/*.bin"),
+    "tokens": _raw("*.tokens"),
+    "nanogpt": _raw("nanogpt/*.bin"),
+    "megatron": _raw("megatron/*.bin"),
     "store": _store,
 }
 """By name: the streams of tokens in a directory."""

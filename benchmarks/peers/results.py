@@ -31,6 +31,11 @@ class Line:
         return self.name.startswith(MILL)
 
     @property
+    def beside(self) -> str:
+        """The pipeline of tokenmill that it is compared with."""
+        return str(self.row.get("beside", MILL))
+
+    @property
     def best(self) -> float | None:
         """MB of text a second in the best round; None if it did not run."""
         return max(self.speeds) if self.speeds and not self.row["failure"] else None
@@ -51,16 +56,19 @@ class Comparison:
     @property
     def mill(self) -> Line:
         """The pipeline of tokenmill on the most text: what others are compared with."""
-        return max((line for line in self.lines if line.name == MILL), key=lambda line: line.row["text_bytes"])
+        return self._mill(MILL) or max((line for line in self.lines if line.ours), key=_text_bytes)
+
+    def _mill(self, name: str) -> Line | None:
+        return max((line for line in self.lines if line.name == name), key=_text_bytes, default=None)
 
     def slower(self, line: Line) -> float | None:
         """How many times as fast as a line tokenmill is."""
-        return _ratio(self.mill.best, line.best)
+        return _ratio((self._mill(line.beside) or self.mill).best, line.best)
 
     def slower_on_same_work(self, line: Line) -> float | None:
         """The same, where tokenmill did no more than the line's own work."""
-        same = (each for each in self.lines if each.name == MILL and each.row["text_bytes"] == line.row["text_bytes"])
-        return _ratio(next((each.best for each in same), None), line.best)
+        mills = (each for each in self.lines if each.name == line.beside and _text_bytes(each) == _text_bytes(line))
+        return _ratio(next((each.best for each in mills), None), line.best)
 
     @property
     def fastest_peer(self) -> Line | None:
@@ -71,6 +79,10 @@ class Comparison:
     def named(self, name: str) -> Line | None:
         """The line of a pipeline, if it ran."""
         return next((line for line in self.lines if line.name == name and line.best), None)
+
+
+def _text_bytes(line: Line) -> int:
+    return int(line.row["text_bytes"])
 
 
 def _ratio(fast: float | None, slow: float | None) -> float | None:

@@ -23,6 +23,7 @@ from benchmarks.peers import outputs
 FILE_BYTES = 8_000_000
 ROWS_IN_GROUP = 1000
 ROWS_PER_BATCH = 500
+ONE_FILE = "corpus.jsonl"
 
 
 @dataclass(frozen=True)
@@ -111,15 +112,17 @@ def convert(work: Work, kind: str) -> str:
     if not os.path.isdir(directory):
         os.makedirs(directory)
         for path in sorted(glob.glob(os.path.join(work.directory, "*.parquet"))):
-            name = os.path.join(directory, os.path.basename(path).replace("parquet", kind))
-            _write_lines(name, pq.read_table(path, columns=["text"])["text"].to_pylist())
+            stem = os.path.basename(path).removesuffix("parquet")
+            name = ONE_FILE if kind == "one.jsonl" else stem + kind
+            _write_lines(os.path.join(directory, name), pq.read_table(path, columns=["text"])["text"].to_pylist())
     return directory
 
 
 def _write_lines(path: str, texts: list[str]) -> None:
-    lines = (json.dumps({"id": str(number), "text": text}) + "\n" for number, text in enumerate(texts))
-    content = "".join(lines).encode()
-    with open(path, "wb") as file:
+    """Append lines to a file."""
+    rows = ({"id": str(number), "text": text} for number, text in enumerate(texts))
+    content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+    with open(path, "ab") as file:
         file.write(gzip.compress(content, 6) if path.endswith(".gz") else content)
 
 
@@ -129,3 +132,15 @@ def write_ranks(path: str) -> str:
     with open(path, "wb") as file:
         file.writelines(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks.items())
     return path
+
+
+def write_model(directory: str, tokenizer: str) -> str:
+    """What transformers loads: a directory with a tokenizer.json, or the name on the Hub as it is."""
+    if not os.path.isfile(tokenizer):
+        return tokenizer
+    os.makedirs(directory)
+    shutil.copyfile(tokenizer, os.path.join(directory, "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}
+    with open(os.path.join(directory, "tokenizer_config.json"), "w", encoding="utf-8") as file:
+        json.dump(settings, file)
+    return directory

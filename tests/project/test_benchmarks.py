@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import worker_profile
@@ -44,10 +51,11 @@ def row(name: str, megabytes: int, speeds: list[float], **words: Any) -> dict[st
         "text_bytes": megabytes * 10**6,
         "failure": words.get("failure"),
         "rounds": told,
+        **{key: words[key] for key in ("beside", "repository", "commit", "peak_bytes", "kills") if key in words},
     }
 
 
-RESULTS = {
+RESULTS: dict[str, Any] = {
     "machine": MACHINE,
     "commit": "0123abc",
     "workers": 2,
@@ -83,6 +91,34 @@ def test_table_shows_losses(peers) -> None:
     assert "Did not run: ended with 1: no such module" in page
 
 
+def test_table_compares_a_peer_with_tokenmill_on_the_same_input(peers) -> None:
+    """A peer that reads another input is compared with the pipeline of tokenmill that reads it; its commit is named."""
+    peer = row("megatron-fast", 600, [30.0], beside="tokenmill-megatron", repository="NVIDIA/Megatron-LM", commit="d98")
+    rows = [*RESULTS["rows"], row("tokenmill-megatron", 600, [45.0]), peer]
+    page = peers("table").render(RESULTS | {"rows": rows})
+    assert "| the megatron-fast & co | 600 MB | 30.0 | 30.0 | equal | 1.50 | 1.50 |" in page
+    assert "- the megatron-fast & co (NVIDIA/Megatron-LM at d98, megatron-fast 1.0): a note." in page
+    alone = peers("table").render(RESULTS | {"rows": rows[-2:]})
+    assert "tokenmill: 45.0 MB/s." in alone
+
+
+def test_table_shows_memory_and_kills(peers) -> None:
+    """The second table has the peak memory, and what came of killing a worker and the parent."""
+    end = {"exit_code": 1, "seconds": 2.0, "silent": False, "message": "it failed", "tokens_are": "equal"}
+    hang = end | {"exit_code": None, "silent": True, "tokens_are": "3 fewer"}
+    parent = {"orphans": 2, "orphans_cores": 1.9, "tokens_are": "5 fewer", "usual_seconds": 9.0, "again": end}
+    rows = [
+        row("tokenmill", 600, [100.0]),
+        row("dolma", 80, [2.0], peak_bytes=5e8, kills={"worker": hang, "parent": parent}),
+        row("litdata", 80, [1.0], peak_bytes=6e8, kills={"worker": None, "parent": parent | {"orphans": 0}}),
+    ]
+    page = peers("table").render(RESULTS | {"rows": rows})
+    again = "exit 1 after 2.0 s (it failed); tokens: equal (usual: 9.0 s)"
+    left = "2 processes stay, 1.9 cores busy; tokens: 5 fewer"
+    assert f"| the dolma & co | 80 MB | 500 | hangs; tokens: 3 fewer | {left} | {again} |" in page
+    assert "| 600 | there is no other process | no process stays; tokens: 5 fewer |" in page
+
+
 def test_chart_is_a_picture_of_every_row(peers) -> None:
     """The SVG is well-formed, has a bar for each row that ran, as long as its speed, and inside the picture."""
     picture = ET.fromstring(peers("chart").render(RESULTS))
@@ -101,7 +137,7 @@ def test_chart_has_no_labels_over_each_other(peers) -> None:
     """Names end before the bars begin, what is beside a bar ends inside the picture, and rows do not touch."""
     chart, letter_width = peers("chart"), 7.2
     catalogue = peers("catalogue")
-    for pipeline in (*catalogue.PIPELINES, catalogue.TOKENMILL, catalogue.STORE):
+    for pipeline in (*catalogue.PIPELINES, *catalogue.MILLS):
         assert len(pipeline.title) * letter_width < chart.LEFT - 10
     picture = ET.fromstring(chart.render(RESULTS))
     rows = [float(each.attrib["y"]) for each in picture.findall(".//{*}text") if each.attrib["text-anchor"] == "end"]
@@ -131,6 +167,50 @@ def test_other_tokens_are_told(peers) -> None:
     other = outputs.count([np.array([1, 9, 50256, 3, 50256], np.uint16)])
     assert other.verdict(expected) == "same number; 1 of 2 documents equal"
     assert outputs.count([np.array([3, 50256], np.uint16)]).verdict(expected) == "3 fewer; 1 of 2 documents equal"
+
+
+def test_text_is_converted_to_what_peers_read(peers, tmp_path) -> None:
+    """Several Parquet files become one file of JSON Lines; a tokenizer.json becomes what transformers loads."""
+    works, outputs = peers("works"), peers("outputs")
+    (tmp_path / "work").mkdir()
+    for name, text in (("a", "one"), ("b", "zwölf\n")):
+        pq.write_table(pa.table({"text": [text]}), tmp_path / "work" / f"{name}.parquet")
+    work = works.Work(str(tmp_path / "work"), 10, 2, outputs.count([]))
+    lines = Path(works.convert(work, "one.jsonl"), "corpus.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["text"] for line in lines] == ["one", "zwölf\n"]
+    (tmp_path / "gpt2.json").write_text("{}")
+    model = Path(works.write_model(str(tmp_path / "model"), str(tmp_path / "gpt2.json")))
+    assert sorted(path.name for path in model.iterdir()) == ["tokenizer.json", "tokenizer_config.json"]
+    assert works.write_model("unused", "gpt2") == "gpt2"
+
+
+CHILD = "import time\nwhile True: sum(range(10**5)); time.sleep(0.01)"
+PARENT = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {CHILD!r}]).wait(); sys.exit(3)"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_kills_find_the_worker_and_the_orphans(tmp_path) -> None:
+    """A killed worker ends its parent as the parent does; a killed parent leaves a worker, which is ended, too."""
+    script = f"""
+import sys, time
+from types import SimpleNamespace
+from pathlib import Path
+from benchmarks.peers import contest, kills, orphans, outputs
+
+orphans.adopt_orphans()
+kills.ORPHAN_SECONDS, kills.MIN_WORKER_SECONDS = 0.5, 0.05
+kills.ready = lambda *arguments, **options: ([sys.executable, "-c", {PARENT!r}], {{}}, ".")
+setting = contest.Setting(Path("."), 1, {{}}, limit_seconds=2)
+work = SimpleNamespace(expected=outputs.count([]))
+entry = SimpleNamespace(pipeline=SimpleNamespace(layout="bin"), work=work, best_seconds=2)
+worker = kills.kill_worker(entry, setting)
+assert worker["exit_code"] == 3 and worker["tokens_are"] == "none", worker
+parent = kills.kill_parent(entry, setting)
+assert parent["orphans"] == 1 and parent["again"]["exit_code"] is None, parent
+assert not orphans.descendants()
+"""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env=environment, timeout=60)
 
 
 def test_every_peer_is_pinned_and_has_its_program(peers) -> None:
