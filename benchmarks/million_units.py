@@ -78,9 +78,9 @@ from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.storage import folder_at
 from tokenmill.store import event_log, layout
 from tokenmill.store.job import Job, Run, require_run
-from tokenmill.store.tables import read_manifest
 from tokenmill.store.part import PartContent, PartSummary, write_part
 from tokenmill.store.rank_summaries import REASONS, publish_summaries
+from tokenmill.store.tables import read_manifest
 
 MAX_SECONDS = 120.0
 MAX_BYTES = 2e9

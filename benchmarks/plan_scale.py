@@ -45,8 +45,8 @@ from tokenmill.pipeline.unit.plan import SliceDigests
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store import event_log, layout
 from tokenmill.store.job import Run
-from tokenmill.store.tables import log_run
 from tokenmill.store.part import PartContent, PartSummary, TextHash, write_part
+from tokenmill.store.tables import log_run
 
 MAX_SECONDS = 30.0
 MAX_BYTES = 600e6

@@ -15,8 +15,8 @@ from tokenmill.pipeline.planning.freeze import load_existing
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store import event_log, layout
 from tokenmill.store.job import require_run
-from tokenmill.store.tables import log_run, read_manifest
 from tokenmill.store.part import read_summary
+from tokenmill.store.tables import log_run, read_manifest
 
 
 def builder_of(folder: Folder) -> ManifestBuilder:
