@@ -24,6 +24,7 @@ from tokenmill.exports.converge import converge
 from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.formats import find_format
 from tokenmill.exports.formats.protocol import CompletedSplit, ShardRecord, WrittenFile
+from tokenmill.exports.job import ExportJob
 from tokenmill.exports.records import ExportManifest
 from tokenmill.exports.result import ExportResult, by_split, exported_split
 from tokenmill.exports.shards import Counts, ShardTask
@@ -202,35 +203,7 @@ class Exporter:
         if self.rank_share is not None and not self.folder.exists(names.PLAN):
             ordering.sort()
         with self._in_turn(PLANNING, lambda: self.folder.exists(names.PLAN)):
-            return self._read_or_make_plan(ordering)
-
-    def _read_or_make_plan(self, ordering: Ordering) -> pa.Table:
-        expected = self._store_tokens()
-        digest = self.context.frozen.work_digest()
-        if self.folder.exists(names.PLAN):
-            count = len(self.manifest) if self.job.shuffle is None else self.context.frozen.bins
-            plan = shards.read_plan(self.folder, digest, expected, count)
-            planned = int((plan["stop"].to_numpy() - plan["start"].to_numpy()).sum())
-            if planned + sum(shards.skipped_tokens(plan).values()) != expected:
-                raise damaged(self.folder, names.PLAN, "its shards do not have all tokens of the store")
-            self._refuse_other_files(plan, begun=True)
-            return plan
-        blocks = ordering.blocks()
-        counted = int(blocks.tokens.sum())
-        if counted != expected:
-            raise CorruptStore(
-                "the documents of an export are not those of its store",
-                f"export       {self.folder.root}",
-                f"expected     {expected:,} tokens",
-                f"found        {counted:,}",
-                "Remove the directory and export again, from one machine at a time.",
-            )
-        resolve = functools.partial(ordering.resolve, blocks)
-        store_parts = [store.parts for store in self.context.parts.stores]
-        plan = shards.plan(self.job, self.format.SPEC, blocks, resolve, store_parts)
-        self._refuse_other_files(plan, begun=bool(records.committed(self.folder, len(plan)).any()))
-        shards.publish_plan(self.folder, plan, digest)
-        return plan
+            return _read_or_make_plan(self.context, self.folder, ordering, self._store_tokens())
 
     def _store_tokens(self) -> int:
         selection = self.job.selection
@@ -247,14 +220,6 @@ class Exporter:
         lengths = [np.diff(part.offsets) for part in contents]
         folder = folder_at(self.context.parts.directories[0])
         return val_advice(folder, np.concatenate(positions), np.concatenate(lengths))
-
-    def _refuse_other_files(self, plan: pa.Table, *, begun: bool) -> None:
-        """Raise for a file with a shard's kind of name that the plan does not list, or that predates the export."""
-        planned = planned_files(self.job, plan)
-        for name in unlisted(self.folder, planned) + ([] if begun else sorted(filter(self.folder.exists, planned))):
-            raise UsageError(
-                f"{self.folder.path(name)} is there, and not from this export", "Remove it, or choose another --out."
-            )
 
     def _write(self, plan: pa.Table, numbers: Counts, rank_share: RankShare | None) -> None:
         """Write the shards of these numbers, without those that other ranks write meanwhile."""
@@ -346,7 +311,7 @@ class Exporter:
         for split, of_split in by_split(self.records).items():
             file = of_split[0].files[0].name if self.job.shard_tokens is None else None
             if file is not None:
-                self._finalize(file, sum(record.files[0].bytes for record in of_split))
+                _finalize(self.folder, file, sum(record.files[0].bytes for record in of_split), self.job, self.fan_out)
             folder = split_folder(self.job, split)
             read = functools.partial(records.read_lengths, self.folder)
             lengths = functools.partial(prefetch_map, self.folder, read, [record.shard for record in of_split])
@@ -357,13 +322,6 @@ class Exporter:
         rows, number = records.manifest_rows(self.records), 0 if listed is None else listed.number + 1
         if listed is None or (rows.to_pylist(), self.others) != (listed.rows.to_pylist(), listed.others):
             records.publish_next(self.folder, ExportManifest(number, rows, self.others, versions), self.job.digest())
-
-    def _finalize(self, file: str, size: int) -> None:
-        """Make one file of its regions. An object store has to join them, which takes a while."""
-        token_bytes = np.dtype(self.job.dtype).itemsize
-        if self.folder.is_remote:
-            self.fan_out.begin(f"join {file}", size // token_bytes)
-        self.folder.regions.finalize(file, size, lambda joined: self.fan_out.advance(joined // token_bytes))
 
     def result(self, seconds: float) -> ExportResult:
         """Return the result of the export, which took this long."""
@@ -395,3 +353,49 @@ def _byte_range(file: WrittenFile, start: int, file_bytes: int) -> ByteRange:
 
 def _describe(task: ShardTask) -> str:
     return f"{task.split} shard {task.number} (tokens {task.start:,} to {task.stop:,})"
+
+
+def _read_or_make_plan(context: ExportContext, folder: Folder, ordering: Ordering, tokens: int) -> pa.Table:
+    """Return the plan of an export of so many tokens; make and publish it if there is none."""
+    job, digest = context.frozen.job, context.frozen.work_digest()
+    if folder.exists(names.PLAN):
+        count = len(ordering.manifest) if job.shuffle is None else context.frozen.bins
+        plan = shards.read_plan(folder, digest, tokens, count)
+        planned = int((plan["stop"].to_numpy() - plan["start"].to_numpy()).sum())
+        if planned + sum(shards.skipped_tokens(plan).values()) != tokens:
+            raise damaged(folder, names.PLAN, "its shards do not have all tokens of the store")
+        _refuse_other_files(folder, job, plan, begun=True)
+        return plan
+    blocks = ordering.blocks()
+    counted = int(blocks.tokens.sum())
+    if counted != tokens:
+        raise CorruptStore(
+            "the documents of an export are not those of its store",
+            f"export       {folder.root}",
+            f"expected     {tokens:,} tokens",
+            f"found        {counted:,}",
+            "Remove the directory and export again, from one machine at a time.",
+        )
+    resolve = functools.partial(ordering.resolve, blocks)
+    store_parts = [store.parts for store in context.parts.stores]
+    plan = shards.plan(job, find_format(job.format).SPEC, blocks, resolve, store_parts)
+    _refuse_other_files(folder, job, plan, begun=bool(records.committed(folder, len(plan)).any()))
+    shards.publish_plan(folder, plan, digest)
+    return plan
+
+
+def _refuse_other_files(folder: Folder, job: ExportJob, plan: pa.Table, *, begun: bool) -> None:
+    """Raise for a file with a shard's kind of name that the plan does not list, or that predates the export."""
+    planned = planned_files(job, plan)
+    for name in unlisted(folder, planned) + ([] if begun else sorted(filter(folder.exists, planned))):
+        raise UsageError(
+            f"{folder.path(name)} is there, and not from this export", "Remove it, or choose another --out."
+        )
+
+
+def _finalize(folder: Folder, file: str, size: int, job: ExportJob, fan_out: FanOut) -> None:
+    """Make one file of its regions. An object store has to join them, which takes a while."""
+    token_bytes = np.dtype(job.dtype).itemsize
+    if folder.is_remote:
+        fan_out.begin(f"join {file}", size // token_bytes)
+    folder.regions.finalize(file, size, lambda joined: fan_out.advance(joined // token_bytes))

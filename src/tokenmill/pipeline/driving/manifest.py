@@ -64,7 +64,7 @@ class ManifestBuilder:
             path = self._folder.path(summary.file)
             raise CorruptStore(f"part {unit} belongs to another run", f"file         {path}")
         self._collected[unit] = True
-        self._add_reasons(summary)
+        self._note_reasons(summary.unit, _reasons(summary))
         self._count(summary.documents, summary.skipped_rows, summary.quarantined_rows)
         self._rows.append(manifest_row(summary))
         if len(self._rows) >= ROWS_PER_TABLE:
@@ -152,7 +152,7 @@ class ManifestBuilder:
         self._reasons, self.skipped_reasons = {}, Counter()
         units = np.flatnonzero(manifest["skipped"].to_numpy() > 0).tolist()
         for summary in prefetch_map(self._folder, partial(read_summary, self._folder, head=self._head), units):
-            self._add_reasons(summary)
+            self._note_reasons(summary.unit, _reasons(summary))
         self._collected[:] = True
         self._folder.remove(layout.SUMMARIES)
 
@@ -180,12 +180,6 @@ class ManifestBuilder:
         min_bytes = tokens * token_bytes + documents * ROW_BYTES
         return list(units[sizes[units] < np.maximum(min_bytes, 1)].tolist())
 
-    def _add_reasons(self, summary: PartSummary) -> None:
-        reasons: Counter[str] = Counter()
-        for skipped in summary.skipped:
-            reasons[skipped.reason] += skipped.rows
-        self._note_reasons(summary.unit, reasons)
-
     def _note_reasons(self, unit: int, reasons: Counter[str]) -> None:
         if reasons:
             self._reasons[unit] = reasons
@@ -203,3 +197,11 @@ class ManifestBuilder:
 def _prefixes(rows: pa.Table) -> npt.NDArray[np.uint64]:
     """The start of each part's checksum, as the log records it."""
     return np.array([event_log.checksum_prefix(blake3) for blake3 in rows["blake3"].to_pylist()], np.uint64)
+
+
+def _reasons(summary: PartSummary) -> Counter[str]:
+    """How many rows of a part were skipped, for each reason."""
+    reasons: Counter[str] = Counter()
+    for skipped in summary.skipped:
+        reasons[skipped.reason] += skipped.rows
+    return reasons
