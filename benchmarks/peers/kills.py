@@ -21,6 +21,8 @@ ORPHAN_SECONDS = 5
 MIN_WORKER_SECONDS = 0.5
 # Of the usual time, when most pipelines are between their start and their last step.
 MOMENT = 0.5
+# What is recorded of a run that was faster than the timed ones, so that there was nothing left to kill.
+ENDED_FIRST: dict[str, Any] = {"ended_first": True}
 
 
 def kill_all(entries: list[Entry], setting: Setting) -> None:
@@ -35,7 +37,8 @@ def kill_worker(entry: Entry, setting: Setting) -> dict[str, Any] | None:
     """Kill the descendant that has used most CPU time, and watch the rest; None if it has no other process."""
     command, variables, out = ready(entry, setting, entry.work, keep=True)
     with started(command, setting, variables) as process:
-        _wait(process, entry.best_seconds * MOMENT)
+        if _has_ended(process, entry.best_seconds * MOMENT):
+            return ENDED_FIRST
         workers = [pid for pid in descendants() if pid != process.pid and _cpu_seconds([pid]) > MIN_WORKER_SECONDS]
         if not workers:
             return None
@@ -48,7 +51,8 @@ def kill_parent(entry: Entry, setting: Setting) -> dict[str, Any]:
     """Kill the process that was started, look at what goes on without it, and run the same command again."""
     command, variables, out = ready(entry, setting, entry.work, keep=True)
     with started(command, setting, variables) as process:
-        _wait(process, entry.best_seconds * MOMENT)
+        if _has_ended(process, entry.best_seconds * MOMENT):
+            return ENDED_FIRST
         process.kill()
         process.wait()
         time.sleep(1)
@@ -66,9 +70,11 @@ def kill_parent(entry: Entry, setting: Setting) -> dict[str, Any]:
     return orphans | {"tokens_are": partial, "usual_seconds": entry.best_seconds, "again": again}
 
 
-def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
+def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Whether a process ends within some seconds."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
+    return process.returncode is not None
 
 
 def _watch(process: subprocess.Popen[bytes], limit_seconds: float) -> dict[str, Any]:
@@ -76,8 +82,7 @@ def _watch(process: subprocess.Popen[bytes], limit_seconds: float) -> dict[str, 
     began = time.perf_counter()
     quiet_since, quiet_used = began, _cpu_seconds(descendants())
     while (now := time.perf_counter()) - began < limit_seconds:
-        _wait(process, 1)
-        if process.returncode is not None:
+        if _has_ended(process, 1):
             return {"exit_code": process.returncode, "seconds": time.perf_counter() - began, "silent": False}
         used = _cpu_seconds(descendants())
         if used < quiet_used or used - quiet_used > SILENT_CORES * max(now - quiet_since, 10):

@@ -127,14 +127,18 @@ def failure_cells(line: Line) -> tuple[str, ...]:
     if not (kills := row.get("kills")):
         return (*first, "", "", "")
     worker, parent = kills["worker"], kills["parent"]
+    killed = end_of(worker) if worker else "there is no other process"
+    if "ended_first" in parent:
+        return (*first, killed, "ended before", "")
     left = f"{parent['orphans']} processes stay, {parent['orphans_cores']:.1f} cores busy" if parent["orphans"] else ""
     again = f"{end_of(parent['again'])} (usual: {parent['usual_seconds']:.1f} s)"
-    killed = end_of(worker) if worker else "there is no other process"
     return (*first, killed, f"{left or 'no process stays'}; tokens: {parent['tokens_are']}", again)
 
 
 def end_of(end: dict[str, Any]) -> str:
     """How a watched run ended, and what its files hold."""
+    if "ended_first" in end:
+        return "ended before"
     if end["exit_code"] is None:
         return f"hangs; tokens: {end['tokens_are']}" if end["silent"] else f"no end in {end['seconds']:.0f} s"
     said = f" ({end['message']})" if end["exit_code"] else ""
