@@ -261,14 +261,16 @@ def test_a_document_is_erased_while_a_rank_is_paused(tmp_path: Path, monkeypatch
     tokenmill.verify(store, workers=1)
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, method: str, action: Callable[[], object]) -> None:
+def interrupt(
+    monkeypatch: pytest.MonkeyPatch, step: str, action: Callable[[], object], owner: object = exporter.Exporter
+) -> None:
     """Let an export end with an error at one of its steps."""
 
     def stop(*_: object, **__: object) -> None:
         raise errors.StoreError("interrupted")
 
     with monkeypatch.context() as patch:
-        patch.setattr(exporter.Exporter, method, stop)
+        patch.setattr(owner, step, stop)
         with pytest.raises(errors.StoreError, match="interrupted"):
             action()
 
@@ -351,7 +353,7 @@ def test_a_shard_that_is_lost_before_the_end(
 def test_sorted_runs_of_another_export_are_refused(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank does not compare the runs of other ranks, but one of them notices that they are of another seed."""
     out = tmp_path / "out"
-    interrupt(monkeypatch, "_read_or_make_plan", lambda: export(store, out, "nanogpt", 0, 2))
+    interrupt(monkeypatch, "_read_or_make_plan", lambda: export(store, out, "nanogpt", 0, 2), exporter)
     (out / STATE / "export.json").unlink()
     with pytest.raises(errors.CorruptStore, match="of another export"):
         export(store, out, "nanogpt", 0, 2, shuffle=8)

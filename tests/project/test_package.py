@@ -42,6 +42,17 @@ def test_import_loads_nothing_heavy() -> None:
     assert found.strip() == "[]"
 
 
+def test_no_public_function_needs_an_extra_to_load() -> None:
+    """Every name of the package loads where none of the optional libraries is installed."""
+    extras = ("datasets", "ray", "torch", "grain", "polars", "pandas", "transformers", "IPython")
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({extras!r})); import tokenmill; "
+        "print(len([getattr(tokenmill, name) for name in tokenmill.__all__]) == len(tokenmill.__all__))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert shown.stdout == "True\n", shown.stderr
+
+
 def test_the_version_is_shown_without_the_other_commands() -> None:
     """No command, and no library but click, is loaded for it."""
     code = "import sys; from tokenmill import cli; print([name for name in sys.modules if name in {*sys.argv[1:]}])"

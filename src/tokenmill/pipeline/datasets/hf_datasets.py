@@ -8,17 +8,19 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from datasets import Dataset
 
 from tokenmill.errors import UsageError
 from tokenmill.pipeline.datasets.map_rows import are_intact, commit_rows
 from tokenmill.storage import Folder
 from tokenmill.storage.digest import hash_of
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 # How many rows are written at a time.
 SPILL_ROWS = 1000

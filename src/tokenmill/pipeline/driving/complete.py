@@ -109,7 +109,8 @@ class RunCompletion:
         """Do what is missing and publish the manifest, unless another driver did; None if units are to do again."""
         self.driver.run(executor)
         context = self._context
-        if context.rank_share is not None and self.manifest.rows:
+        is_rank = context.rank_share is not None
+        if is_rank and self.manifest.rows:
             self.manifest.publish_summaries()
         with self._manifest_turn() as is_ours:
             if not is_ours:
@@ -119,7 +120,11 @@ class RunCompletion:
                 return None
             self._budget.check()
             check_rows(self.manifest.rows)
-            return self._inventory.publish() if is_ours else manifest
+            if is_ours:
+                manifest = self._inventory.publish()
+            if is_rank:
+                context.folder.remove(layout.SUMMARIES)
+            return manifest
 
     def _manifest_turn(self) -> AbstractContextManager[bool]:
         """Yields True if this process should write the manifest, and False if the store has it."""

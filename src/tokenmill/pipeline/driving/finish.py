@@ -81,3 +81,4 @@ def _write(folder: Folder, run: Run, fan_out: FanOut, limits: RowLimits) -> None
     limits.check(folder, frozen, builder)
     quarantine.gather(folder, np.ones(run.units, np.bool_))
     builder.publish(sizes)
+    folder.remove(layout.SUMMARIES)

@@ -85,7 +85,7 @@ class PartInventory:
         self._collections += 1
         if self.check_audit() and len(self.committed.missing()):
             return False
-        if self.context.is_shared and not self.recheck:
+        if self.context.is_shared and not self.recheck and len(self.manifest.missing()):
             self.manifest.add_from_summaries()
         unusable = self._unusable(executor, self.manifest.missing())
         if not unusable:

@@ -154,7 +154,6 @@ class ManifestBuilder:
         for summary in prefetch_map(self._folder, partial(read_summary, self._folder, head=self._head), units):
             self._note_reasons(summary.unit, _reasons(summary))
         self._collected[:] = True
-        self._folder.remove(layout.SUMMARIES)
 
     def publish(self, sizes: npt.NDArray[np.int64]) -> pa.Table:
         """Publish the manifest, with the sizes of the part files: from now on the store is complete."""
@@ -167,7 +166,6 @@ class ManifestBuilder:
         if self._run.job.keep:
             self._folder.sync_directory(layout.KEPT)
         publish_manifest(self._folder, self._run, manifest)
-        self._folder.remove(layout.SUMMARIES)
         event_log.append(self._folder, [event_log.line("complete", units=self._run.units)])
         return manifest
 
