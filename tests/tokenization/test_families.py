@@ -81,28 +81,29 @@ FALLBACK_FAMILIES = byte_fallback_families(TEXTS[::2])
 PLAIN = ["<think>", "\n\n", "\u2581\u2581", "<s>x"]
 
 
-def with_plain_tokens(content: dict[str, Any], texts: list[str]) -> dict[str, Any]:
-    """The file with these added tokens, which are not special and are matched in the text as it is."""
+def content_of(name: str) -> dict[str, Any]:
+    """The tokenizer.json of a family; of one "with tokens", with added tokens that are not special."""
+    if name in FAMILIES:
+        return FAMILIES[name](MODEL)
+    if IS_NEXT:
+        pytest.skip("the release candidate of version 1 trains no vocabulary")
+    family, _, with_tokens = name.partition(" with ")
+    content = FALLBACK_FAMILIES[family]()
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
     ids = dict(content["model"]["vocab"])
-    tokens = [{"id": ids.setdefault(text, len(ids)), "content": text, **flags} for text in texts]
-    return {**content, "added_tokens": content["added_tokens"] + tokens}
+    tokens = [{"id": ids.setdefault(text, len(ids)), "content": text, **flags} for text in PLAIN]
+    return {**content, "added_tokens": content["added_tokens"] + tokens * bool(with_tokens)}
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, *FALLBACK_FAMILIES, "Llama 2, added tokens", "Gemma 3, added tokens"])
+@pytest.mark.parametrize(
+    "name", [*FAMILIES, *FALLBACK_FAMILIES, "Llama 2, TinyLlama with tokens", "Gemma 3 with tokens"]
+)
 def test_a_family_is_encoded_by_the_fast_engine(tmp_path: Path, name: str) -> None:
     """The family's shape is recognized, and all texts get the tokens of `tokenizers`, in a batch and one by one.
 
     Where no character is in a table, the engine alone gives them, without the tables and the audit.
     """
-    if name in FAMILIES:
-        content = FAMILIES[name](MODEL)
-    elif name in FALLBACK_FAMILIES:
-        content = FALLBACK_FAMILIES[name]()
-    else:
-        family = next(other for other in FALLBACK_FAMILIES if other.startswith(name.partition(",")[0]))
-        content = with_plain_tokens(FALLBACK_FAMILIES[family](), PLAIN)
-    vocabulary = vocabulary_of(tmp_path / "t.json", content)
+    vocabulary = vocabulary_of(tmp_path / "t.json", content_of(name))
     assert choose_engine(vocabulary, "auto").engine == "gigatoken", choose_engine(vocabulary, "auto").reason
     tokenizer = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")
     assert tokenizer.engine == "gigatoken", tokenizer.notices
@@ -191,8 +192,7 @@ def test_threads_share_long_documents(tmp_path: Path, name: str, monkeypatch: py
     monkeypatch.setenv("RAYON_NUM_THREADS", "2")
     monkeypatch.setattr(gigatoken, "PIECE_BYTES", 64)
     monkeypatch.setattr(cutting, "MAX_CUT_BYTES", 48)
-    content = FAMILIES[name](MODEL) if name in FAMILIES else FALLBACK_FAMILIES[name]()
-    vocabulary = vocabulary_of(tmp_path / "t.json", content)
+    vocabulary = vocabulary_of(tmp_path / "t.json", content_of(name))
     tokenizer = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")
     tokenizer.use_threads(2)
     joined = [" ".join(TEXTS[first : first + 40]) for first in range(0, len(TEXTS), 40)] + [" ".join(TEXTS)]
