@@ -7,6 +7,7 @@ of it, reads only regular files, and writes in place only to a file without anot
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import re
@@ -41,6 +42,8 @@ from tokenmill.storage.local.files import (
 
 TEMPORARY_SUFFIX = ".tmp"
 CHUNK_BYTES = 1 << 20
+# How often a directory is removed again because another process wrote to it meanwhile.
+REMOVAL_TRIES = 20
 
 # The temporary names that `publish` makes. Only these are removed: a user's file may end in .tmp, too.
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
@@ -179,9 +182,18 @@ class DiskFolder:
             os.unlink(self.path(name))
 
     def remove(self, directory: str) -> None:
-        """Remove a directory with its files if it exists."""
-        with writing(self.path(directory)), contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self.path(directory))
+        """Remove a directory with its files if it exists. Another process may write to it, or remove it, meanwhile."""
+        path = self.path(directory)
+        with writing(path):
+            for tries_left in reversed(range(REMOVAL_TRIES)):
+                try:
+                    shutil.rmtree(path)
+                except OSError as error:
+                    is_last = not tries_left or error.errno not in (errno.ENOENT, errno.ENOTEMPTY)
+                    if os.path.lexists(path) and is_last:
+                        raise
+                if not os.path.lexists(path):
+                    return
 
     def remove_temporaries(self, directory: str) -> None:
         """Remove what interrupted writers left. The caller must hold the lock."""
