@@ -32,7 +32,6 @@ linear. Ends with exit code 1 if a step takes more than 120 s or 2 GB, or its gr
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import json
 import multiprocessing
@@ -41,10 +40,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -62,7 +60,7 @@ from benchmarks.plan_scale import (
     write_document,
     write_parquet,
 )
-from benchmarks.process_tree import process_tree
+from benchmarks.process_tree import Watch
 from benchmarks.processes import tokenmill_command
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.executors.outcomes import Done, Executor, RetryPolicy
@@ -250,7 +248,8 @@ def measure(step: str, units: int, command: list[str]) -> Measured:
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         started = time.perf_counter()
         process = subprocess.Popen(command, stdout=output, stderr=errors)
-        watch = _Watch(process.pid)
+        watch = Watch(process.pid, SAMPLE_SECONDS)
+        watch.start()
         exit_code = process.wait()
         seconds = time.perf_counter() - started
         watch.stop()
@@ -259,50 +258,14 @@ def measure(step: str, units: int, command: list[str]) -> Measured:
         if exit_code:
             raise SystemExit(f"{step}, {units:,} units: ended with {exit_code}:\n{errors.read()[-3000:]}")
         answer = json.loads(output.read().splitlines()[-1])
-    found = Measured(step, units, seconds, watch.tree_bytes, watch.driver_bytes, answer)
+    found = Measured(step, units, seconds, watch.tree_bytes, watch.root_bytes, answer)
     print(
         f"{units:>9,} {step:<18}{seconds:>8.2f} s {watch.tree_bytes / 1e6:>6.0f} MB, driver "
-        f"{watch.driver_bytes / 1e6:>6.0f} MB  {'' if found.within else 'OVER'}",
+        f"{watch.root_bytes / 1e6:>6.0f} MB  {'' if found.within else 'OVER'}",
         file=sys.stderr,
         flush=True,
     )
     return found
-
-
-@dataclass
-class _Watch:
-    """Looks at the memory of a process and its descendants again and again, from a thread."""
-
-    root: int
-    tree_bytes: int = 0
-    driver_bytes: int = 0
-    _ended: threading.Event = field(default_factory=threading.Event)
-
-    def __post_init__(self) -> None:
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ended.wait(SAMPLE_SECONDS):
-            now = [memory_of(pid) for pid in process_tree(self.root)]
-            mapped = max(held.get("mapped", 0) for held in now)
-            self.tree_bytes = max(self.tree_bytes, mapped + sum(held.get("Pss_Anon", 0) for held in now))
-            self.driver_bytes = max(self.driver_bytes, now[0].get("VmHWM", 0))
-
-
-def memory_of(pid: int) -> dict[str, int]:
-    """What a process holds: its own memory, pages that others share divided among them, and the files it maps."""
-    found: dict[str, int] = {}
-    with contextlib.suppress(OSError):  # it has ended
-        for name in ("status", "smaps_rollup"):
-            with open(f"/proc/{pid}/{name}", encoding="ascii", errors="replace") as file:
-                lines = (line.partition(":") for line in file if line.endswith("kB\n"))
-                found |= {key: int(value.split()[0]) * 1024 for key, _, value in lines}
-    return found | {"mapped": found.get("RssFile", 0) + found.get("RssShmem", 0)}
 
 
 def own_step(function: str, *words: str) -> list[str]:

@@ -13,12 +13,14 @@ SAMPLE_SECONDS = 0.05
 
 @dataclass
 class Watch:
-    """Looks at a process and its descendants again and again, from a thread."""
+    """Looks at a process and its descendants again and again, every `seconds`, from a thread."""
 
     root: int
+    seconds: float = SAMPLE_SECONDS
     tree_bytes: int = 0
     share_bytes: int = 0
     process_bytes: int = 0
+    root_bytes: int = 0
     seen: set[int] = field(default_factory=set)
 
     def start(self) -> None:
@@ -33,12 +35,14 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(SAMPLE_SECONDS):
+        while not self._ended.wait(self.seconds):
             now = {pid: held for pid in process_tree(self.root) if (held := memory_of(pid))}
             mapped = max((held.mapped_bytes for held in now.values()), default=0)
             self.tree_bytes = max(self.tree_bytes, mapped + sum(held.own_bytes for held in now.values()))
             self.share_bytes = max(self.share_bytes, sum(held.share_bytes for held in now.values()))
             self.process_bytes = max([self.process_bytes, *(held.most_bytes for held in now.values())])
+            if self.root in now:
+                self.root_bytes = max(self.root_bytes, now[self.root].most_bytes)
             self.seen.update(now)
 
 

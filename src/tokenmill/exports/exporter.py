@@ -356,7 +356,7 @@ def _describe(task: ShardTask) -> str:
 
 
 def _read_or_make_plan(context: ExportContext, folder: Folder, ordering: Ordering, tokens: int) -> pa.Table:
-    """Return the plan of an export of so many tokens; make and publish it if there is none."""
+    """Read the plan of an export, or make and publish it. Its shards must have this number of tokens."""
     job, digest = context.frozen.job, context.frozen.work_digest()
     if folder.exists(names.PLAN):
         count = len(ordering.manifest) if job.shuffle is None else context.frozen.bins

@@ -1,7 +1,8 @@
-"""What each rank of a run has made, in one file, so that the rank that writes the manifest does not read every part.
+"""One file for each rank of a run, which lists the parts that the rank has made.
 
-The name of a file is the start of the hash of its bytes: a rank creates it, and nobody changes it. A rank that died has
-none, and its parts are read. The files are removed when the manifest is published.
+The rank that publishes the manifest reads these files, and the footers only of parts that no file lists. A file is
+named by the start of its hash and is never changed. A rank that was killed has no file. The files are removed when the
+manifest is published.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SUMMARY_SCHEMA = MANIFEST_SCHEMA.remove(MANIFEST_SCHEMA.get_field_index("bytes")
 
 
 def publish_summaries(folder: Folder, run: Run, rows: pa.Table) -> None:
-    """Publish what this rank has made."""
+    """Publish the rows of the parts that this rank has made."""
     data = table_bytes(rows.cast(SUMMARY_SCHEMA).replace_schema_metadata({MANIFEST_RUN: manifest_run(run)}))
     folder.create(SUMMARIES)
     with folder.publish(_name(data)) as file:
@@ -35,7 +36,7 @@ def publish_summaries(folder: Folder, run: Run, rows: pa.Table) -> None:
 
 
 def read_summaries(folder: Folder, run: Run) -> Iterator[pa.Table]:
-    """What the ranks of this run have made. Files of another run and damaged files are left out."""
+    """Read the rows that the ranks of this run have published. Files of another run and damaged files are left out."""
     names = sorted(name for name in folder.names(SUMMARIES) if name.endswith(".parquet"))
     for found in prefetch_map(folder, lambda name: _read(folder, f"{SUMMARIES}/{name}", run), names):
         if found is not None:
