@@ -121,3 +121,11 @@ def test_two_ranks_with_one_unit_count_it_once(folder: Folder) -> None:
     builder.add_from_summaries()
     assert len(builder.missing()) == 0
     assert builder.publish(layout.part_sizes(folder, UNITS)).num_rows == UNITS
+
+
+def test_a_run_without_ranks_removes_the_summaries(folder: Folder, tmp_path: Path) -> None:
+    """All ranks were killed, and the same command without --rank completes the store."""
+    summarise(folder, [0, 1])
+    prepare(str(tmp_path / "a.parquet"), tmp_path / "out", keep=["text"])
+    assert folder.exists(layout.MANIFEST)
+    assert folder.names(layout.SUMMARIES) == []

@@ -122,7 +122,7 @@ class RunCompletion:
             check_rows(self.manifest.rows)
             if is_ours:
                 manifest = self._inventory.publish()
-            if is_rank:
+            if is_rank or not context.folder.is_remote:
                 context.folder.remove(layout.SUMMARIES)
             return manifest
 
