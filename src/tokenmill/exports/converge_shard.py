@@ -139,6 +139,7 @@ class ConvergeShards:
                 raise damaged(folder, files[0].name, reason)
             if not self.check:
                 _replace(folder, format_, shard, before, documents)
+                data = before
         after = self._erased(data, documents, indices, record.cut)
         columns = [] if data.columns is None else data.columns.take(pa.array(indices)).columns
         if np.array_equal(data.tokens, after.tokens) and all(one.null_count == len(one) for one in columns):
