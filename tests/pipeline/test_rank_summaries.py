@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from tokenmill.storage import Folder, folder_at
 from tokenmill.store import event_log, layout
 from tokenmill.store.job import require_run
 from tokenmill.store.part import read_summary
+from tokenmill.store.rank_summaries import remove_summaries, summary_names
 from tokenmill.store.tables import log_run, read_manifest
 
 
@@ -58,7 +60,7 @@ def test_finish_reads_only_the_parts_without_a_summary(folder: Folder, monkeypat
     assert tokenmill.finish(folder.root, workers=1).written_now
     assert read == [1]
     assert read_manifest(folder, require_run(folder)).equals(expected)
-    assert folder.names(layout.SUMMARIES) == []
+    assert summary_names(folder) == []
 
 
 def test_reasons_of_skipped_rows_are_summarised(tmp_path: Path) -> None:
@@ -82,15 +84,16 @@ def test_reasons_of_skipped_rows_are_summarised(tmp_path: Path) -> None:
 def test_a_summary_that_is_damaged_or_of_another_run_is_left_out(folder: Folder, tmp_path: Path, change: str) -> None:
     """The parts are read in its place."""
     summarise(folder, [0, 1])
-    [name] = folder.names(layout.SUMMARIES)
-    path = Path(folder.path(f"{layout.SUMMARIES}/{name}"))
+    [name] = summary_names(folder)
+    path = Path(folder.path(name))
     data = path.read_bytes()
     if change == "another run":
         prepare(write_source(tmp_path / "b.parquet", "berry"), tmp_path / "other", keep=["text"])
         other = folder_at(str(tmp_path / "other"))
         summarise(other, [0, 1])
         path.unlink()
-        shutil.copytree(other.path(layout.SUMMARIES), path.parent, dirs_exist_ok=True)
+        [name] = summary_names(other)
+        shutil.copy(other.path(name), path.parent)
     elif change == "renamed":
         path.rename(path.with_name("0123456789abcdef.parquet"))
     else:
@@ -128,4 +131,18 @@ def test_a_run_without_ranks_removes_the_summaries(folder: Folder, tmp_path: Pat
     summarise(folder, [0, 1])
     prepare(str(tmp_path / "a.parquet"), tmp_path / "out", keep=["text"])
     assert folder.exists(layout.MANIFEST)
-    assert folder.names(layout.SUMMARIES) == []
+    assert summary_names(folder) == []
+
+
+def test_a_rank_publishes_while_others_remove(folder: Folder) -> None:
+    """Of ranks that end at the same time, one removes the files while another one still writes its own."""
+    layout.remove_manifest(folder)
+    rank = builder_of(folder)
+    rank.add(read_summary(folder, 0))
+    with ThreadPoolExecutor(2) as pool:
+        is_done = False
+        removing = pool.submit(lambda: [remove_summaries(folder) for _ in iter(lambda: is_done, True)])
+        for _ in range(300):
+            rank.publish_summaries()
+        is_done = True
+        removing.result()

@@ -31,7 +31,6 @@ QUARANTINE = "quarantine"
 KEPT = "kept"
 DENY = "deny"
 DRIVERS = "drivers"
-SUMMARIES = "summaries"
 MISMATCH = "engine-mismatch.json"
 RECHECKED = "rechecked"
 SPLITS = "splits"
@@ -41,7 +40,7 @@ EXPORT_STATE = ".tokenmill"
 EXPORT = f"{EXPORT_STATE}/export.json"
 EXPORT_PLAN = f"{EXPORT_STATE}/plan.parquet"
 
-_DIRECTORIES = (TOKENIZER, PARTS, KEPT, DENY, QUARANTINE, DRIVERS, SUMMARIES, RECHECKED, SPLITS, CHANGES, EXPORTS)
+_DIRECTORIES = (TOKENIZER, PARTS, KEPT, DENY, QUARANTINE, DRIVERS, RECHECKED, SPLITS, CHANGES, EXPORTS)
 
 MAX_JSON_BYTES = 64 << 20
 """No `run.json` or `engine-mismatch.json` is larger. Readers stop there."""

@@ -23,6 +23,7 @@ from tokenmill.pipeline.driving.row_limits import RowBudget, RowLimits
 from tokenmill.pipeline.driving.schedule import CommittedUnits, Schedule
 from tokenmill.storage.run_once import FINISHING, run_once
 from tokenmill.store import layout, quarantine
+from tokenmill.store.rank_summaries import remove_summaries
 from tokenmill.store.state import Operation, enter
 
 
@@ -123,7 +124,7 @@ class RunCompletion:
             if is_ours:
                 manifest = self._inventory.publish()
             if is_rank or not context.folder.is_remote:
-                context.folder.remove(layout.SUMMARIES)
+                remove_summaries(context.folder)
             return manifest
 
     def _manifest_turn(self) -> AbstractContextManager[bool]:

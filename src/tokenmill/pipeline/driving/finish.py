@@ -20,6 +20,7 @@ from tokenmill.storage.run_once import FINISHING, run_once
 from tokenmill.store import event_log, layout, quarantine
 from tokenmill.store.job import Run
 from tokenmill.store.layout import part_name
+from tokenmill.store.rank_summaries import remove_summaries
 from tokenmill.store.tables import log_run
 
 # With fewer parts for each worker, another worker is not worth its start.
@@ -81,4 +82,4 @@ def _write(folder: Folder, run: Run, fan_out: FanOut, limits: RowLimits) -> None
     limits.check(folder, frozen, builder)
     quarantine.gather(folder, np.ones(run.units, np.bool_))
     builder.publish(sizes)
-    folder.remove(layout.SUMMARIES)
+    remove_summaries(folder)
