@@ -80,7 +80,7 @@ def test_a_kill_at_every_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         shutil.copytree(tmp_path / "before", far)
         with monkeypatch.context() as patch:
             calls = itertools.count()
-            owner, name = (records, "publish_next") if not number else (converge_shard, "_replace")
+            owner, name = (records, "publish_next") if not number else (converge_shard.ConvergeShards, "_follow")
             stop_at(patch, owner, name, lambda *_, n=number, c=calls: next(c) == max(n - 1, 0), after=after)
             with pytest.raises(KeyboardInterrupt):
                 erase_rows(out, request="r")

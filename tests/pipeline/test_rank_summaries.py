@@ -142,7 +142,9 @@ def test_a_rank_publishes_while_others_remove(folder: Folder) -> None:
     with ThreadPoolExecutor(2) as pool:
         is_done = False
         removing = pool.submit(lambda: [remove_summaries(folder) for _ in iter(lambda: is_done, True)])
-        for _ in range(300):
-            rank.publish_summaries()
-        is_done = True
+        try:
+            for _ in range(300):
+                rank.publish_summaries()
+        finally:
+            is_done = True
         removing.result()

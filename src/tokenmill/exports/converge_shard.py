@@ -133,13 +133,8 @@ class ConvergeShards:
         data = _read(folder, shard, task, self.job)
         if not _is_as_written(folder, shard, files):
             before = self._erased(data, documents, self.recorded.among(documents), record.cut)
-            made = _write(ChecksumFolder(folder), format_, shard, before, documents)
-            if made != files:
-                reason = f"it is not as it was written: checksum {made[0].xxh3}, expected {files[0].xxh3}"
-                raise damaged(folder, files[0].name, reason)
-            if not self.check:
-                _replace(folder, format_, shard, before, documents)
-                data = before
+            self._follow(folder, shard, before, documents, files)
+            data = data if self.check else before
         after = self._erased(data, documents, indices, record.cut)
         columns = [] if data.columns is None else data.columns.take(pa.array(indices)).columns
         if np.array_equal(data.tokens, after.tokens) and all(one.null_count == len(one) for one in columns):
@@ -148,6 +143,21 @@ class ConvergeShards:
             headline = f"{folder.path(files[0].name)} holds tokens or values of documents that were erased"
             raise CorruptStore(headline, f"Run this command: {self.check}")
         return _write(ChecksumFolder(folder), format_, shard, after, documents)
+
+    def _follow(self, folder: Folder, shard: Shard, data: ShardData, documents: DocumentTable, files: Files) -> None:
+        """Write the files of a shard if they become as the manifest describes them; raise CorruptStore if not."""
+        format_ = find_format(self.job.format)
+        is_staged = shard.region is None and not self.check
+        with contextlib.ExitStack() as staged:
+            target = StagedFolder(folder, staged) if is_staged else ChecksumFolder(folder)
+            made = _write(target, format_, shard, data, documents)
+            if made != files:
+                reason = f"it is not as it was written: checksum {made[0].xxh3}, expected {files[0].xxh3}"
+                raise damaged(folder, files[0].name, reason)
+        if is_staged:
+            folder.sync_directory(shard.folder)
+        elif not self.check:
+            _replace_region(folder, format_, shard, data, documents)
 
     def _erased(self, data: ShardData, documents: DocumentTable, indices: Counts, cut: int) -> ShardData:
         """The shard without the tokens and the values of some documents."""
@@ -231,12 +241,11 @@ def _write(
     return format_.write(folder, shard, content)  # type: ignore[arg-type]
 
 
-def _replace(folder: Folder, format_: Format, shard: Shard, data: ShardData, documents: DocumentTable) -> None:
-    """Write the files of a shard. An object that has other shards, too, is written again."""
+def _replace_region(folder: Folder, format_: Format, shard: Shard, data: ShardData, documents: DocumentTable) -> None:
+    """Write a shard into the file that has other shards, too. An object is written again."""
     start, size = _region(shard)
-    if not (folder.is_remote and size):
+    if not folder.is_remote:
         _write(folder, format_, shard, data, documents)
-        folder.sync_directory(shard.folder)
         return
     name = format_.files(shard)[0]
     new = np.ascontiguousarray(data.tokens, data.tokens.dtype.newbyteorder("<")).view(np.uint8)
@@ -268,3 +277,16 @@ class ChecksumFolder:
         """The same for a region of a file."""
         del size, start
         return self.publish(name)
+
+
+class StagedFolder(ChecksumFolder):
+    """A folder to which a format can write a shard whose files appear when the stack ends without an error."""
+
+    def __init__(self, folder: Folder, staged: contextlib.ExitStack) -> None:
+        super().__init__(folder)
+        self._folder, self._staged = folder, staged
+
+    @contextlib.contextmanager
+    def publish(self, name: str, **options: Any) -> Iterator[BinaryIO]:
+        """Yield a file that the stack will publish."""
+        yield self._staged.enter_context(self._folder.publish(name, **options))
