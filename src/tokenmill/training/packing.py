@@ -139,4 +139,6 @@ def _as_rows(pieces: list[tuple[int, int, int]], ends: Numbers, rows: int) -> Pa
     table = table[np.argsort(table[:, 0], kind="stable")]
     row, starts, lengths = table.T
     edges = np.searchsorted(row, np.arange(rows + 1))
-    return PackedRows(edges, starts, lengths, np.isin(starts + lengths, ends))
+    stops = starts + lengths
+    found = ends[np.minimum(np.searchsorted(ends, stops), len(ends) - 1)] if len(ends) else -1
+    return PackedRows(edges, starts, lengths, stops == found)

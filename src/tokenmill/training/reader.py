@@ -118,14 +118,18 @@ class SequenceReader:
         """The ranges of the streams that sequences [first, last) are made from, in order."""
         length = self.options.sequence_tokens
         is_packed = self.options.packing == "best-fit"
-        if len(self.sources) == 1 and not is_packed:
-            return self.sources[0].spans(first, last, length)
+        if len(self.sources) == 1:
+            (source,) = self.sources
+            spans = source.spans(first, last, length)
+            if not is_packed:
+                return spans
+            return [piece for span in spans for piece in source.packed_spans(span.start, span.stop, length)]
         rows: list[list[Span]] = [[]] * (last - first)
         for number, low, high, own in self.mixture.ranges(first, last):
             source = self.sources[number]
             for row, start in zip(own.tolist(), source.starts(low, high, length).tolist(), strict=True):
                 span = Span(source.stream, start, start + length)
-                rows[row] = source.packed_spans(start, length) if is_packed else [span]
+                rows[row] = source.packed_spans(start, start + length, length) if is_packed else [span]
         return list(itertools.chain.from_iterable(rows))
 
     def locate(self, sequence: int, position: int) -> tuple[str, int]:

@@ -59,18 +59,16 @@ class LoaderSource:
             spans.append(Span(self.stream, start + begin * sequence_tokens, start + end * sequence_tokens))
         return spans
 
-    def packed_spans(self, start: int, sequence_tokens: int) -> list[Span]:
-        """The pieces of documents in the packed row that has the place of the sequence at `start`."""
+    def packed_spans(self, start: int, stop: int, sequence_tokens: int) -> list[Span]:
+        """The pieces of documents in the packed rows that have the places of sequences [start, stop) of one grain."""
         first = start - start % (WINDOW_GRAINS * self.grain_tokens)
         window = self._windows.window((id(self), first, sequence_tokens), lambda: self._pack(first, sequence_tokens))
-        rows, row = window.rows, (start - first) // sequence_tokens
-        low, high = rows.edges[row : row + 2].tolist()
-        starts = (rows.starts[low:high] + first).tolist()
-        columns = (rows.lengths, window.documents, rows.is_end)
-        pieces = zip(starts, *(column[low:high].tolist() for column in columns), strict=True)
+        rows = window.rows
+        low, high = rows.edges[(start - first) // sequence_tokens], rows.edges[(stop - first) // sequence_tokens]
+        columns = (rows.starts, rows.lengths, window.documents, rows.is_end)
         return [
-            Span(self.stream, begin, begin + length, DocumentPiece(document, is_end, window.range))
-            for begin, length, document, is_end in pieces
+            Span(self.stream, first + begin, first + begin + length, DocumentPiece(document, is_end, window.range))
+            for begin, length, document, is_end in zip(*(each[low:high].tolist() for each in columns), strict=True)
         ]
 
     def _pack(self, first: int, sequence_tokens: int) -> PackedWindow:
@@ -122,10 +120,6 @@ class MergedSource:
         member = np.searchsorted(self._ends, grains, side="right")
         first = np.concatenate([[0], self._ends[:-1]])[member]
         return member, (grains - first) * self.grain_tokens + offsets
-
-    def packed_spans(self, member: int, start: int, sequence_tokens: int) -> list[Span]:
-        """The pieces of documents in the packed row that has the place of a sequence."""
-        return self.members[member].packed_spans(start, sequence_tokens)
 
     def _grains(self, numbers: Numbers) -> Numbers:
         """The grains at some positions of the order, which are mostly consecutive."""
