@@ -37,6 +37,7 @@ docs site="site":
     python scripts/write_command_reference.py --check
     python scripts/write_recipe_schema.py --check
     python scripts/write_api_reference.py --check
+    python -m scripts.write_scale --check
     mkdir -p {{ site }}
     cp -r mkdocs.yml docs {{ site }}
     cd {{ site }} && zensical build --strict
@@ -46,6 +47,7 @@ pages:
     python scripts/write_command_reference.py
     python scripts/write_recipe_schema.py
     python scripts/write_api_reference.py
+    python -m scripts.write_scale
     python scripts/write_screens.py
 
 # Everything that a change has to pass, in a fresh environment.

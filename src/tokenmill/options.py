@@ -225,6 +225,14 @@ class PrepareOptions(RunOptions, ShardOptions, JobOptions):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(PrepareOptions):
+    """The options of `plan`: those of `prepare`, and a cluster."""
+
+    nodes: int | None = _clusters("Also estimate the job on a cluster of so many nodes.", metavar="N", least=1)
+    cores: int | None = _clusters("Cores of each node.", metavar="C", unset="those of this machine", least=1)
+
+
 @dataclass(frozen=True)
 class ExportOptions(RunOptions, ShardOptions):
     """The options of `export`."""

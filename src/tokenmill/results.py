@@ -54,6 +54,7 @@ from tokenmill.pipeline.bench.measure import Steps as Steps
 from tokenmill.pipeline.bench.result import BenchResult as BenchResult
 from tokenmill.pipeline.bench.result import Cell as Cell
 from tokenmill.pipeline.bench.result import Corpus as Corpus
+from tokenmill.pipeline.planning.cluster import ClusterEstimate as ClusterEstimate
 from tokenmill.pipeline.planning.estimate import Estimate as Estimate
 from tokenmill.sources import Ignored as Ignored
 from tokenmill.store.heartbeats import EndRecord as EndRecord

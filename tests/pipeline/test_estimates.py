@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenmill
+from scripts import write_scale
 from tests.support import command
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN
 from tests.support.inline_executor import InlineExecutor
@@ -23,7 +24,9 @@ from tokenmill.cli import cli
 from tokenmill.errors import StoreError, UsageError
 from tokenmill.exports.formats import FORMATS
 from tokenmill.pipeline.planning import sample
-from tokenmill.pipeline.planning.estimate import Footprint, Sample, choose_units, make_estimate
+from tokenmill.pipeline.planning.cluster import PREFIX_READS, PREFIX_WRITES, Workload
+from tokenmill.pipeline.planning.estimate import START_SECONDS, Footprint, Sample, choose_units, make_estimate
+from tokenmill.pipeline.unit.plan import LARGEST_UNIT_BYTES
 from tokenmill.results import Estimate, PlanResult, PrepareResult
 from tokenmill.system import machine
 
@@ -104,11 +107,14 @@ def test_options_about_text_count(tmp_path: Path, options: dict[str, Any]) -> No
 
 
 def test_a_plan_takes_what_prepare_takes() -> None:
-    """The function has the same keywords, and the command the same options; only `prepare` needs the output."""
+    """The function has the same keywords, and the command the same options; only `prepare` needs the output.
+
+    A cluster is an option of `plan` only.
+    """
     planned, prepared = (inspect.signature(function).parameters for function in (tokenmill.plan, tokenmill.prepare))
-    assert planned == prepared
-    options, others = (cli.commands[name].params for name in ("plan", "prepare"))
-    assert [each.opts for each in options] == [each.opts for each in others]
+    assert {name: planned[name] for name in planned if name not in {"nodes", "cores"}} == dict(prepared)
+    options, others = ([each.opts for each in cli.commands[name].params] for name in ("plan", "prepare"))
+    assert [each for each in options if each not in (["--nodes"], ["--cores"])] == others
     assert "Missing option '--out'" in command.run("prepare", "a.jsonl", code=2).stderr
     assert "Missing argument 'SOURCE...'" in command.run("prepare", "--out", "out", code=2).stderr
     assert "Missing argument 'SOURCE...'" in command.run("plan", code=2).stderr
@@ -249,3 +255,65 @@ def test_a_plan_is_shown_as_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert known is not None
         assert estimated is not None
         assert (" to " in known[0], " to " in estimated[0]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("directories", "units", "seconds", "nodes", "limit"),
+    [
+        (10, 10_000, 1e6, 16, "cores"),
+        (10, 10, 1e3, 16, "units"),
+        (100, 10_000_000, 1e3, 16, "writes"),
+        (1, 10_000_000, 1e3, 1, "reads"),
+    ],
+)
+def test_the_time_on_a_cluster_is_that_of_what_binds(
+    directories: int, units: int, seconds: float, nodes: int, limit: str
+) -> None:
+    cluster = Workload(directories, 1000, units, 10**9, 10**9, Estimate(seconds, 2 * seconds)).on(nodes, 4)
+    assert cluster.limit == limit
+    work = {
+        "cores": seconds / nodes / 4,
+        "units": seconds / units,
+        "reads": cluster.reads / PREFIX_READS,
+        "writes": units / PREFIX_WRITES,
+    }
+    assert cluster.seconds.low == pytest.approx(START_SECONDS + work[limit], abs=0.1)
+
+
+def test_more_nodes_take_less_time_and_the_same_core_hours() -> None:
+    work = Workload(100, 100, 100_000, 10**12, 10**12, Estimate(1e6, 1e6))
+    one, several = work.on(1, 16), work.on(8, 16)
+    assert several.seconds.low == pytest.approx(START_SECONDS + (one.seconds.low - START_SECONDS) / 8, abs=0.1)
+    assert several.core_hours == one.core_hours
+    assert (several.writes, several.listings) == (one.writes, 8 * one.listings)
+    assert several.written_bits == pytest.approx(one.written_bits, rel=0.01)
+
+
+def test_plan_estimates_the_job_on_nodes(tmp_path: Path) -> None:
+    """The command says what a cluster takes, for each tokenizer; without --nodes it says nothing of it."""
+    sources = [str(write(tmp_path / f"{number}" / "a.parquet", texts(200))) for number in range(2)]
+    result = tokenmill.plan(sources, **TOKENS, nodes=3, cores=2)
+    assert result.cluster is not None
+    assert (result.cluster.nodes, result.cluster.cores, result.cluster.writes) == (3, 2, result.units)
+    shown = command.run("plan", *sources, *WORDS, "--nodes", "3", "--cores", "2").stdout
+    assert "cluster      3 nodes of 2 cores" in shown
+    assert "limited by" in shown
+    alone = command.run("plan", *sources, *WORDS)
+    assert "cluster" not in alone.stdout
+    with pytest.raises(UsageError, match="cores= has no effect without nodes="):
+        tokenmill.plan(sources, **TOKENS, cores=2)
+
+
+def test_the_page_about_scale_agrees_with_a_plan_of_finewebs_layout(tmp_path: Path) -> None:
+    """A file of 730 row groups, each a 14th of a unit: all sizes are those of FineWeb, divided by 400."""
+    schema = pa.schema([("text", pa.string())])
+    with pq.ParquetWriter(tmp_path / "a.parquet", schema, use_dictionary=False, write_statistics=False) as writer:
+        for group in range(730):
+            writer.write_table(pa.table({"text": [f"{group:5} " + "word " * 2370]}))
+    options = TOKENS | {"unit_bytes": LARGEST_UNIT_BYTES // 400}
+    planned = tokenmill.plan(tmp_path, **options, nodes=16, cores=write_scale.CORES)
+    assert planned.cluster is not None
+    of_page = write_scale.work(write_scale.TEXT)
+    assert planned.units * of_page.files == pytest.approx(of_page.units, rel=0.05)
+    reads = of_page.on(16, write_scale.CORES).reads
+    assert planned.cluster.reads * of_page.files == pytest.approx(reads, rel=0.05)

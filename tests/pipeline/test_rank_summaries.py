@@ -139,9 +139,14 @@ def test_a_rank_publishes_while_others_remove(folder: Folder) -> None:
     layout.remove_manifest(folder)
     rank = builder_of(folder)
     rank.add(read_summary(folder, 0))
-    with ThreadPoolExecutor(2) as pool:
-        is_done = False
-        removing = pool.submit(lambda: [remove_summaries(folder) for _ in iter(lambda: is_done, True)])
+    is_done = False
+
+    def remove() -> None:
+        while not is_done:
+            remove_summaries(folder)
+
+    with ThreadPoolExecutor(1) as pool:
+        removing = pool.submit(remove)
         try:
             for _ in range(300):
                 rank.publish_summaries()

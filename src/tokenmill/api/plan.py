@@ -6,14 +6,17 @@ from itertools import repeat
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tokenmill.api.job_file import with_job
 from tokenmill.api.prepare import PrepareCall, read_call
 from tokenmill.api.prepare_targets import store_folders
+from tokenmill.errors import UsageError
 from tokenmill.executors.fan_out import LOCAL, open_executor
 from tokenmill.executors.outcomes import Pool
 from tokenmill.humanize import Readable
-from tokenmill.options import PrepareOptions
+from tokenmill.options import PlanOptions
+from tokenmill.pipeline.planning.cluster import ClusterEstimate, Workload
 from tokenmill.pipeline.planning.estimate import START_SECONDS, CorpusEstimate, Estimate, Footprint
 from tokenmill.pipeline.planning.freeze import plan_step
 from tokenmill.pipeline.planning.request import PrepareRequest
@@ -22,6 +25,7 @@ from tokenmill.pipeline.planning.sample import estimate_request
 from tokenmill.pipeline.planning.split_sources import plan_units
 from tokenmill.pipeline.unit import plan as plans
 from tokenmill.sources import Ignored
+from tokenmill.system import machine
 from tokenmill.system.arguments import takes
 
 # The estimate for sources without text.
@@ -32,7 +36,8 @@ class PlanResult(Readable, msgspec.Struct, frozen=True):
     """What a run would read, write and take. Text, tokens, disk and time are ranges, from samples; the rest is counted.
 
     `bytes_per_token` is that of the samples. `disk_bytes` are those of the store, `export_bytes` those of its exports.
-    With several tokenizers it is the plan of the first one, and `others` are those of the others.
+    `cluster` is the job on the nodes that were given. With several tokenizers it is the plan of the first one, and
+    `others` are those of the others.
     """
 
     tokenizer: str
@@ -53,15 +58,18 @@ class PlanResult(Readable, msgspec.Struct, frozen=True):
     seconds: Estimate
     ignored: Ignored
     notices: list[str]
+    cluster: ClusterEstimate | None = None
     others: list[PlanResult] = []
 
 
-@takes(PrepareOptions, with_job)
-def plan(options: PrepareOptions) -> PlanResult:
+@takes(PlanOptions, with_job)
+def plan(options: PlanOptions) -> PlanResult:
     """Estimate what `prepare` would do with the same arguments, without doing it.
 
     Arguments that change nothing in the estimate are accepted.
     """
+    if options.cores and not options.nodes:
+        raise UsageError("--cores has no effect without --nodes", "Give both: --nodes 16 --cores 16.")
     call = read_call(options)
     modules = (*call.worker_modules, "tokenmill.pipeline.planning.sample")
     with open_executor(LOCAL, modules, options.executor, options.reporter) as (pool, report):
@@ -81,12 +89,17 @@ def plan(options: PrepareOptions) -> PlanResult:
             on_progress=plan_step(discovery.table, "planned", report.pending),
         )
         units = units.slice(0, first.units_of(len(units)))
-        results = [_estimate(call, each, units, resources, pool) for each in requests]
+        results = [_estimate(call, options, each, units, resources, pool) for each in requests]
     return msgspec.structs.replace(results[0], others=results[1:])
 
 
-def _estimate(
-    call: PrepareCall, request: PrepareRequest, units: pa.Table, resources: Resources, pool: Pool
+def _estimate(  # noqa: PLR0913, PLR0917 - a request, and what is the same for all tokenizers
+    call: PrepareCall,
+    options: PlanOptions,
+    request: PrepareRequest,
+    units: pa.Table,
+    resources: Resources,
+    pool: Pool,
 ) -> PlanResult:
     """What the store of one tokenizer takes."""
     workers = max(1, min(resources.workers, len(units)))
@@ -99,6 +112,10 @@ def _estimate(
     if job.deny or job.dedup is not None:
         notices.append("rows that are left out (--deny, --dedup) are not subtracted")
     seconds = expected.seconds
+    disk_bytes = expected.disk_bytes([Footprint.of_store(job.tokenizer.dtype)])
+    paths = request.discovery.table["path"]
+    directories = pc.count_distinct(pc.replace_substring_regex(paths, "/[^/]*$", "")).as_py()
+    work = Workload(directories, len(paths), len(units), request.source_bytes, disk_bytes.high, seconds)
     exports = [Footprint.of_export(each.dtype, call.given.shuffle) for each in call.exports(job.tokenizer)]
     return PlanResult(
         tokenizer=job.tokenizer.name,
@@ -113,10 +130,11 @@ def _estimate(
         rows=rows,
         tokens=expected.tokens,
         bytes_per_token=expected.bytes_per_token,
-        disk_bytes=expected.disk_bytes([Footprint.of_store(job.tokenizer.dtype)]),
+        disk_bytes=disk_bytes,
         export_bytes=expected.disk_bytes(exports),
         workers=workers,
         seconds=Estimate(*(round(START_SECONDS + each / workers, 1) for each in (seconds.low, seconds.high))),
         ignored=request.discovery.ignored,
         notices=notices,
+        cluster=work.on(options.nodes, options.cores or machine.cores()) if options.nodes else None,
     )

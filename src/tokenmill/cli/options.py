@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -16,8 +16,6 @@ from tokenmill.executors import terminal
 from tokenmill.system import storage_settings
 from tokenmill.system.arguments import Option, choices_of, types_of
 from tokenmill.system.limits import require_limits
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 # With more options than these, help puts them under headings.
 MAX_FLAT = 12
@@ -43,10 +41,8 @@ _QUIET = "tokenmill.quiet"
 _SETTINGS = "tokenmill.settings"
 # Of commands with many options, --help shows these, and --help-all shows all.
 COMMON = {
-    **dict.fromkeys(
-        ("prepare", "plan"),
-        "--tokenizer --out --to --val --shuffle --column --separator --template --keep --where --workers",
-    ),
+    "prepare": "--tokenizer --out --to --val --shuffle --column --separator --template --keep --where --workers",
+    "plan": "--tokenizer --to --shuffle --column --separator --template --where --workers --nodes --cores",
     "export": "--to --out --val --shuffle --shard-tokens --workers",
 }
 

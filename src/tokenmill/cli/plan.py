@@ -12,13 +12,15 @@ from tokenmill.cli import options, output, workers
 from tokenmill.humanize import count, duration, number, size
 
 if TYPE_CHECKING:
-    from tokenmill.results import PlanResult
+    from tokenmill.results import ClusterEstimate, PlanResult
 
 
 @options.command(
     "Estimate what `prepare` will do and need.",
     "tokenmill plan data/*.parquet --tokenizer gpt2 --to nanogpt",
+    "tokenmill plan s3://bucket/text --tokenizer gpt2 --nodes 16 --cores 16",
     declared=None,
+    record="PlanOptions",
     common=options.OF_SOURCES,
 )
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
@@ -41,6 +43,8 @@ def _lines(result: PlanResult) -> Iterable[output.Line]:
     yield "units", f"{result.units:,} of about {size(result.text_bytes.high / max(result.units, 1))}"
     for store in (result, *result.others):
         yield from _store(store)
+        if store.cluster is not None:
+            yield from _cluster(store.cluster)
 
 
 def _store(result: PlanResult) -> Iterable[output.Line]:
@@ -51,3 +55,22 @@ def _store(result: PlanResult) -> Iterable[output.Line]:
     exports = f", and {output.between(result.export_bytes, size)} for --to" if result.export_bytes.high else ""
     yield "disk", f"{output.between(result.disk_bytes, size)}{exports}"
     yield "time", f"{output.between(result.seconds, duration)} with {count(result.workers, 'worker')}"
+
+
+_LIMITS = {
+    "cores": "the cores",
+    "units": "units: fewer than cores",
+    "reads": "reads of S3 below one directory",
+    "writes": "writes of S3 below one directory",
+}
+
+
+def _cluster(cluster: ClusterEstimate) -> Iterable[output.Line]:
+    yield "cluster", f"{count(cluster.nodes, 'node')} of {count(cluster.cores, 'core')}"
+    yield "- time", f"{output.between(cluster.seconds, duration)}, limited by {_LIMITS[cluster.limit]}"
+    if cluster.nodes > 1:
+        yield "- one node", output.between(cluster.one_node_seconds, duration)
+    yield "- cores", f"{output.between(cluster.core_hours, '{:,.3g}'.format)} core-hours"
+    requests = f"{number(cluster.reads)} reads, {number(cluster.writes)} writes, {number(cluster.listings)} listings"
+    yield "- requests", f"{requests}, {cluster.dollars:,.2f} dollars on S3"
+    yield "- network", f"{number(cluster.read_bits)}bit/s in, {number(cluster.written_bits)}bit/s out, each node"
