@@ -120,6 +120,20 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let what tests start be interrupted: a shell starts what it puts into the background with SIGINT ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_FailedNames(config))
+
+
+class _FailedNames:
+    """Prints the name of a failed test at once: a run that is cut off has no summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and reporter is not None:
+            reporter.write_line(f"\nFAILED {report.nodeid} ({report.when})")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
