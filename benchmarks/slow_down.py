@@ -38,7 +38,7 @@ from tokenmill.storage import folder_at
 from tokenmill.storage.folder import THREADS
 
 MIN_RATIO = 0.9
-START_SECONDS = 4.0  # for all processes to be there
+START_SECONDS = 0.5  # for the time to reach all processes
 SETTLE_SECONDS = 3.0  # after which the rates are measured
 SOURCES = 64
 UNLIMITED = 1e9  # requests a second
@@ -50,9 +50,14 @@ def content(name: str) -> bytes:
     return hashlib.sha256(name.encode()).hexdigest().encode() * REPEATED
 
 
-def demand(url: str, process: int, processes: int, rates: list[float], begin: float, seconds: float) -> dict[str, Any]:
-    """Write and read from half of the threads each, at these rates; the times at which requests succeeded."""
+def demand(url: str, process: int, processes: int, rates: list[float], seconds: float) -> dict[str, Any]:
+    """Write and read from half of the threads each, at these rates; the times at which requests succeeded.
+
+    It begins at the time that comes through stdin after it has said that it is there.
+    """
     folder = folder_at(url)
+    print("ready", flush=True)
+    begin = float(input())
     done: dict[str, list[float]] = {"writes": [], "reads": [], "waits": []}
     wrong: list[str] = []
 
@@ -102,17 +107,27 @@ def measure(server: S3Server, options: argparse.Namespace, processes: int, facto
     rates = [options.writes * factor, options.reads * factor]
     is_limited = limit.writes_per_second < UNLIMITED
     with Proxy(server.port, limit=limit) as proxy:
-        begin = time.time() + START_SECONDS * (1 if processes == 1 else 2)
         code = "import json, sys, benchmarks.slow_down as b; print(json.dumps(b.demand(*json.loads(sys.argv[1]))))"
         running = [
             subprocess.Popen(
-                [sys.executable, "-c", code, json.dumps([url, each, processes, rates, begin, options.seconds])],
+                [sys.executable, "-c", code, json.dumps([url, each, processes, rates, options.seconds])],
                 env={**os.environ, **server.environment(proxy.endpoint)},
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                text=True,
             )
             for each in range(processes)
         ]
-        answers = [json.loads(each.communicate()[0]) for each in running]
+        pipes = [(each.stdin, each.stdout) for each in running if each.stdin and each.stdout]
+        for _, said in pipes:
+            said.readline()
+        begin = time.time() + START_SECONDS
+        for told, _ in pipes:
+            told.write(f"{begin}\n")
+            told.close()
+        answers = [json.loads(said.read()) for _, said in pipes]
+        for each in running:
+            each.wait()
     exchanges, doubled = proxy.exchanges, twice(proxy)
     first, last = begin + SETTLE_SECONDS, begin + options.seconds
     per_second = [
