@@ -20,6 +20,7 @@ from tests.support import ROOT
 from tests.support.executor_functions import (
     announce_and_wait,
     be_killed,
+    be_refused,
     die_at_first,
     die_talking,
     double,
@@ -459,6 +460,14 @@ def test_a_worker_that_does_not_move_on_is_stopped(make: Make) -> None:
     assert str(stuck.end) == "was stopped: it had not moved on for 2.0 s"
     assert stuck.seconds < 20
     assert [outcome.value for outcome in outcomes if isinstance(outcome, Done)] == ["awake"]
+
+
+def test_a_worker_that_a_server_refuses_is_left(make: Make) -> None:
+    """A worker does not count as stuck while a server answers it that there are too many requests. It is counted."""
+    executor = make(2)
+    outcomes = list(executor.run(be_refused, [3.0]))
+    assert [outcome.value for outcome in outcomes if isinstance(outcome, Done)] == ["served"]
+    assert executor.waiting == 1
 
 
 def test_the_largest_worker_gives_way_when_memory_runs_out(make: Make) -> None:

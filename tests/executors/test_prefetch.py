@@ -123,6 +123,17 @@ def test_a_worker_goes_on_while_it_publishes_but_not_for_ever(one: LocalExecutor
     assert most == 3
 
 
+def test_a_slow_future_does_not_hold_back_the_others(one: LocalExecutor, log: str) -> None:
+    """While the future of one item is not done, a worker does all items after it."""
+    done: list[int] = []
+    for outcome in one.run(Stages(log), items("publish wait for word", *["publish"] * 9), AHEAD):
+        done.append(outcome.item[0])
+        if len(done) == 9:
+            Path(f"{log}.word").touch()
+    assert done[-1] == 0
+    assert sorted(done) == list(range(10))
+
+
 def test_items_go_to_the_worker_that_has_fewest(log: str) -> None:
     """However many a worker may have, two items go to two workers, and no more are taken than workers may have."""
     taken = 0

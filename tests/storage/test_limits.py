@@ -16,7 +16,7 @@ def test_variables_replace_the_limits_of_clients(monkeypatch: pytest.MonkeyPatch
     assert clients._limits(clients.OPTIONS, clients.RETRIES) == (clients.OPTIONS, clients.RETRIES)
     monkeypatch.setenv("TOKENMILL_RETRY_SECONDS", "7.5")
     monkeypatch.setenv("TOKENMILL_TIMEOUT_SECONDS", "3")
-    options, retries = clients._limits(clients.WRITING_OPTIONS, clients.WRITING_RETRIES)
+    options, retries = clients._limits(clients.WRITING_OPTIONS, clients.RETRIES)
     assert (options["timeout"], retries["retry_timeout"]) == ("3s", timedelta(seconds=7.5))
     assert environment.exported()["TOKENMILL_RETRY_SECONDS"] == "7.5"
 

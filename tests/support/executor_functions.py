@@ -175,6 +175,16 @@ def mark_and_sleep(times: list[float]) -> str:
     return "awake"
 
 
+def be_refused(seconds: float) -> str:
+    """Wait so long for a server that refuses requests, without a step of one's own; a step may take half a second."""
+    status_page.set_status(b"waiting", 0.5)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        threading.Thread(target=status_page.note_refusal).start()
+        time.sleep(0.1)
+    return "served"
+
+
 def mark_and_announce(marker: str) -> None:
     """Begin something that may take two seconds, write one's own pid to a file, and wait."""
     status_page.set_status(b"marked", 2.0)

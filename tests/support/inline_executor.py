@@ -30,6 +30,7 @@ class InlineExecutor:
 
     def __init__(self, preload: object = ()) -> None:
         self.workers = 1
+        self.waiting = 0
         self.nodes: list[str] = []
 
     @property

@@ -29,8 +29,9 @@ class StatusResult(Readable, msgspec.Struct, frozen=True):
     """A run's state. `process` is the one that writes to the store now, if any, or its machine.
 
     Drivers are the processes that give out work; rates, retries, deaths and failures are of those that are at work now,
-    or of the last one that was, since they were started. `end` is how that one ended, if the run is stopped, and `next`
-    what finishes the run then.
+    or of the last one that was, since they were started. `waiting` workers wait because the object store answers that
+    there are too many requests. `end` is how the last driver ended, if the run is stopped, and `next` what finishes the
+    run then.
     """
 
     directory: str
@@ -55,6 +56,7 @@ class StatusResult(Readable, msgspec.Struct, frozen=True):
     drivers: int
     nodes: int
     workers: int
+    waiting: int
     retries: int
     deaths: int
     failures: int
@@ -132,6 +134,7 @@ class StatusWatch:
             drivers=len(active),
             nodes=len({node for driver in active for node in driver.nodes}),
             workers=sum(driver.workers for driver in active),
+            waiting=sum(driver.waiting for driver in active),
             retries=sum(driver.retries for driver in latest),
             deaths=sum(driver.deaths for driver in latest),
             failures=sum(driver.failures for driver in latest),

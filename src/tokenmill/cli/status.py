@@ -46,7 +46,7 @@ def _one_line(state: StatusResult) -> str:
     tokens = f"  {number(state.tokens_per_second)} tok/s" if state.tokens_per_second else ""
     text = f"  {size(state.bytes_per_second)}/s" if state.bytes_per_second else ""
     workers = f"{count(state.workers, 'worker')} on {count(state.nodes, 'node')}"
-    counts = ((state.retries, "retries"), (state.deaths, "deaths"))
+    counts = ((state.waiting, "waiting"), (state.retries, "retries"), (state.deaths, "deaths"))
     trouble = "".join(f"  {total:,} {what}" for total, what in counts if total)
     return f"{fraction:6.1%}  {state.units_done:,} of {state.units:,} units{tokens}{text}{left}  {workers}{trouble}"
 
@@ -94,6 +94,8 @@ def _activity(state: StatusResult) -> Iterable[output.Line]:
     if state.workers:
         drivers = f", {count(state.drivers, 'driver')}" if state.drivers > 1 else ""
         yield "workers", f"{count(state.workers, 'worker')} on {count(state.nodes, 'node')}{drivers}"
+    if state.waiting:
+        yield "waiting", f"{count(state.waiting, 'worker')}: the object store answers that there are too many requests"
     counts = ((state.deaths, "worker death"), (state.failures, "failed unit"))
     if trouble := [count(total, what) for total, what in counts if total]:
         retried = f", {state.retries:,} retried" if state.retries else ""

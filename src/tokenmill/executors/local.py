@@ -134,6 +134,11 @@ class LocalExecutor:
         return len(self._workers)
 
     @property
+    def waiting(self) -> int:
+        """Number of workers whose requests a server has just refused because there are too many."""
+        return sum(worker.is_refused for worker in self._workers)
+
+    @property
     def nodes(self) -> list[str]:
         """Empty: all workers are on this machine."""
         return []

@@ -284,6 +284,10 @@ class Pool(Executor, Protocol):
         """Number of workers now."""
 
     @property
+    def waiting(self) -> int:
+        """Number of workers whose requests a server has just refused because there are too many."""
+
+    @property
     def nodes(self) -> list[str]:
         """Names of the nodes that have workers; empty if all workers are on this machine."""
 

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import traceback
-from concurrent.futures import Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
@@ -139,9 +139,8 @@ class _Answers:
         self._pending.append((number, future))
         future.add_done_callback(partial(self._complete, number, started))
         if len(self._pending) > MAX_PENDING:
-            oldest, awaited = self._pending.pop(0)
-            status_page.set_item(oldest, WAIT_SECONDS)
-            wait([awaited])
+            status_page.set_item(self._pending[0][0], WAIT_SECONDS)
+            wait([pending[1] for pending in self._pending], return_when=FIRST_COMPLETED)
 
     def _complete(self, number: int, started: float, future: Future[Any]) -> None:
         """Answer for an item whose future is done; called by the thread that has done it."""

@@ -26,6 +26,9 @@ MAX_OUTPUT_BYTES = 1 << 20
 # Bytes that can be sent to a worker that does not read: less than the buffer of a pipe.
 PIPE_BYTES = 1 << 16
 
+# For how long a worker counts as one that waits, after a server has refused a request of it.
+REFUSED_SECONDS = 10.0
+
 # Signals that a process does not get by its own fault.
 EXTERNAL_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 
@@ -56,6 +59,7 @@ class WorkerProcess:
         self._seen_status = 0
         self._inherited_bytes: int | None = None
         self._unchanged_seconds = 0.0
+        self._refused_at = 0.0
         self._stopped: ExitReport | None = None
         self._stopped_for: BlamedItem | None = None
         self._stopped_seconds = 0.0
@@ -151,10 +155,18 @@ class WorkerProcess:
         status = self._status.read()
         self._unchanged_seconds = self._unchanged_seconds + seconds if status.number == self._seen_status else 0.0
         self._seen_status = status.number
+        refused_at = self._status.refused_at()
+        if refused_at != self._refused_at:  # it waits for a server that answers
+            self._refused_at, self._unchanged_seconds = refused_at, 0.0
         if self._stopped is not None:
             self._stopped_seconds += seconds
         elif status.number and self._unchanged_seconds > status.seconds:
             self.stop(Cause.STALLED, status.seconds)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a server has refused a request of the worker in the last seconds."""
+        return time.monotonic() - self._refused_at < REFUSED_SECONDS
 
     def stop(self, cause: Cause, limit: float) -> None:
         """Kill the worker for a cause, which its exit report will give."""

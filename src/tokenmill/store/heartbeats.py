@@ -55,7 +55,10 @@ class EndRecord(Readable, msgspec.Struct, frozen=True):
 
 
 class HeartbeatRecord(msgspec.Struct, frozen=True):
-    """The state of a driver. Counts are since its start; rates are of the last minute."""
+    """The state of a driver. Counts are since its start; rates are of the last minute.
+
+    `waiting` workers wait because the object store refuses requests.
+    """
 
     driver: str
     host: str
@@ -68,6 +71,7 @@ class HeartbeatRecord(msgspec.Struct, frozen=True):
     rank: Count | None = None
     of: Count | None = None
     workers: Count = 0
+    waiting: Count = 0
     nodes: tuple[str, ...] = ()
     units: Count = 0
     tokens: Count = 0

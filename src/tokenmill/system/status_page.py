@@ -20,6 +20,8 @@ NOTE_BYTES = 1900
 
 _NUMBER = struct.Struct("=Q")
 _SLOT = struct.Struct("=QddI")
+_REFUSED = struct.Struct("=d")
+_REFUSED_AT = 8
 _FIRST_SLOT = 64
 _SLOT_BYTES = _SLOT.size + NOTE_BYTES
 
@@ -81,6 +83,14 @@ class StatusPage:
         """How many statuses have been written."""
         return int(_NUMBER.unpack_from(self._page)[0])
 
+    def write_refusal(self) -> None:
+        """Write that a server has just refused a request as one too many. Any thread may call this."""
+        _REFUSED.pack_into(self._page, _REFUSED_AT, time.monotonic())
+
+    def refused_at(self) -> float:
+        """When a server has last refused a request of the worker, by the monotonic clock; 0 if none has."""
+        return float(_REFUSED.unpack_from(self._page, _REFUSED_AT)[0])
+
     def close(self) -> None:
         """Unmap the page."""
         self._page.close()
@@ -124,6 +134,12 @@ def set_status(note: bytes, seconds: float) -> None:
     """
     if _own is not None and threading.get_ident() == _thread:
         _own.write(note, seconds)
+
+
+def note_refusal() -> None:
+    """Note that a server has refused a request as one too many: this process waits, and is not stuck."""
+    if _own is not None:
+        _own.write_refusal()
 
 
 def is_supervised() -> bool:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from urllib.parse import parse_qs, urlsplit
 
 S3_CODES = {
     403: "ExpiredToken",
@@ -88,3 +91,45 @@ class Orders:
         """Forget what was ordered."""
         with self.lock:
             self.orders.clear()
+
+
+BURST_SECONDS = 0.25
+"""After so long without requests, a prefix takes all that it would have taken meanwhile at once, and no more."""
+
+
+@dataclass
+class RateLimit:
+    """Answers 503 SlowDown above a rate, as S3 does: each prefix has a rate of writes, and one of reads.
+
+    A prefix is here what stands before the last slash. A request that is refused does not count.
+    """
+
+    writes_per_second: float
+    reads_per_second: float
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    left: dict[tuple[str, bool], tuple[float, float]] = field(default_factory=dict)
+    """For each prefix and kind of request, which is True for a read: what was left after the last one, and when."""
+    passed: defaultdict[tuple[str, bool], list[float]] = field(default_factory=lambda: defaultdict(list))
+    """For each prefix and kind: when requests were let through."""
+
+    def rate(self, *, is_read: bool) -> float:
+        """The limit of reads or writes."""
+        return self.reads_per_second if is_read else self.writes_per_second
+
+    def take(self, method: str, path: str) -> Fault | None:
+        """The fault for this request, if it is one too many."""
+        address = urlsplit(path)
+        key = parse_qs(address.query).get("prefix")
+        prefix = f"{address.path}/{key[0]}" if key else address.path
+        kind = prefix.rpartition("/")[0], method in {"GET", "HEAD"}
+        rate = self.rate(is_read=kind[1])
+        most = max(1.0, rate * BURST_SECONDS)
+        with self.lock:
+            now = time.monotonic()
+            left, since = self.left.get(kind, (rate * BURST_SECONDS, now))
+            left = min(most, left + (now - since) * rate)
+            self.left[kind] = (left - (left >= 1), now)
+            if left < 1:
+                return Fault(status=503)
+            self.passed[kind].append(now)
+            return None

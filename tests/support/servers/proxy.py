@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
-from tests.support.servers.faults import Fault, Order, Orders
+from tests.support.servers.faults import Fault, Order, Orders, RateLimit
 from tests.support.servers.http_messages import Head
 from tests.support.servers.relay import Exchange, Relay
 
@@ -31,9 +31,10 @@ class Proxy:
     interpreter's lock, and not copied in between.
     """
 
-    def __init__(self, upstream_port: int, latency_seconds: float = 0.0) -> None:
+    def __init__(self, upstream_port: int, latency_seconds: float = 0.0, limit: RateLimit | None = None) -> None:
         self.upstream_port = upstream_port
         self.latency_seconds = latency_seconds
+        self.limit = limit
         self.exchanges: list[Exchange] = []
         self.orders = Orders()
         self._stopped = threading.Event()
@@ -148,7 +149,8 @@ class Proxy:
 
     def _begin(self, head: Head) -> Exchange:
         method, path = head.words[:2]
-        exchange = Exchange(method, path, head.value("range"), self.orders.take(method, path) or Fault())
+        fault = self.orders.take(method, path) or (self.limit and self.limit.take(method, path)) or Fault()
+        exchange = Exchange(method, path, head.value("range"), fault)
         self.exchanges.append(exchange)
         return exchange
 

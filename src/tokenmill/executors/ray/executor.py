@@ -78,6 +78,7 @@ class _ActorHandle:
     processors: int
     workers: int
     worker_bytes: int
+    waiting: int = 0
     call: Any = None
     run_number: int = 0
     silent_seconds: float = 0.0
@@ -164,6 +165,11 @@ class RayExecutor:
     def workers(self) -> int:
         """Number of workers on the nodes that answer."""
         return sum(handle.workers for handle in self._handles if handle.is_up)
+
+    @property
+    def waiting(self) -> int:
+        """Number of workers whose requests a server has just refused because there are too many."""
+        return sum(handle.waiting for handle in self._handles if handle.is_up)
 
     @property
     def nodes(self) -> list[str]:
@@ -304,7 +310,7 @@ class RayExecutor:
             yield from self._lose(handle, dispatch, str(lost))
             return
         handle.has_answered, handle.is_silent, handle.silent_seconds = True, False, 0.0
-        handle.workers = reply.workers
+        handle.workers, handle.waiting = reply.workers, reply.waiting
         yield from self._with_workers(_accepted(handle, reply, dispatch))
         for node in [node for node, faults in dispatch.faults.items() if faults >= MAX_FAULTS]:
             yield from self._exclude(node, dispatch)

@@ -61,10 +61,11 @@ class NodeOrder:
 
 @dataclass(frozen=True, slots=True)
 class NodeReply:
-    """Outcomes, each with the number of its item in place of the item, and the number of workers."""
+    """Outcomes, each with the number of its item in place of the item, and the numbers of workers (see Pool)."""
 
     outcomes: list[Outcome[int, Any]]
     workers: int
+    waiting: int = 0
 
 
 def own_version() -> str:
@@ -133,7 +134,7 @@ class NodeActor:
                 if not outcomes:
                     until = time.monotonic() + GATHER_SECONDS
                 outcomes.append(self._numbered(outcome))
-        return NodeReply(outcomes, self._executor.workers)
+        return NodeReply(outcomes, self._executor.workers, self._executor.waiting)
 
     def _numbered(self, outcome: Outcome[Any, Any]) -> Outcome[int, Any]:
         numbers = self._numbers[id(outcome.item)]

@@ -21,6 +21,7 @@ import msgspec
 from tokenmill.errors import INTERRUPTED, RunFailed, TokenmillError, exit_code_of
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.ranks import RankShare
+from tokenmill.humanize import count
 from tokenmill.pipeline.driving.events import RunEvents
 from tokenmill.pipeline.driving.metrics import MetricsFile
 from tokenmill.storage import Folder
@@ -46,6 +47,7 @@ class Heartbeat:
     rank_share: RankShare | None
     progress: Callable[[], tuple[int, int]]
     metrics: MetricsFile | None = None
+    _was_waiting: bool = field(default=False, init=False)
     _end: heartbeats.EndRecord | None = field(default=None, init=False)
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
 
@@ -91,6 +93,10 @@ class Heartbeat:
 
     def _publish(self, *, ended: bool) -> None:
         beat = self._record(ended=ended)
+        if beat.waiting and not self._was_waiting:
+            waiting = f"{beat.waiting:,} of {count(beat.workers, 'worker')} wait"
+            self.events.report.say(f"note: the object store answers that there are too many requests: {waiting}")
+        self._was_waiting = bool(beat.waiting)
         with suppress(TokenmillError):  # publishing a part meets the same error, and reports it
             heartbeats.publish(self.folder, beat)
         with suppress(Exception):  # a run does not end because of its metrics
@@ -112,6 +118,7 @@ class Heartbeat:
             ended=ended,
             end=self._end if ended else None,
             workers=self.pool.workers,
+            waiting=self.pool.waiting,
             nodes=tuple(self.pool.nodes) or (self._first.host,),
             units=step.units,
             tokens=step.tokens,

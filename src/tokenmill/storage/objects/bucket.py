@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-import random
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -22,10 +20,11 @@ from tokenmill.storage.interruptible import interruptible
 from tokenmill.storage.local.files import MAX_BYTES, AlreadyPublishedError
 from tokenmill.storage.objects import read
 from tokenmill.storage.objects.clients import BucketClients
-from tokenmill.storage.objects.errors import explained, is_rejection, no_conditional_create, reason
+from tokenmill.storage.objects.errors import explained, is_slow_down, no_conditional_create, reason
 from tokenmill.storage.objects.locks import BucketLocks, Journal
 from tokenmill.storage.objects.ranges import BucketRanges
 from tokenmill.storage.objects.regions import BucketRegions
+from tokenmill.storage.objects.requests import Patience, request
 from tokenmill.storage.objects.upload import Upload
 
 if TYPE_CHECKING:
@@ -36,10 +35,8 @@ LISTED_PER_BATCH = 9_900  # numbers in one range of a listing: at most ten answe
 PREFETCH_LISTS = 15  # ranges listed in the background while one is used
 
 # Of an object that is written only if none exists.
-MAX_SECONDS = 400.0  # for which requests to a busy or restarting server are repeated
+MAX_SECONDS = 400.0  # for which requests to a restarting server are repeated
 MAX_REFUSALS = 3  # answers "it exists" for an object that does not: it may have been removed in between
-MIN_PAUSE_SECONDS = 0.2
-MAX_PAUSE_SECONDS = 5.0
 
 
 class BucketFolder:
@@ -162,7 +159,7 @@ class BucketFolder:
         import obstore  # noqa: PLC0415 - not for local runs
 
         with explained(self.root, "delete from"), contextlib.suppress(FileNotFoundError):
-            interruptible(obstore.delete, self._clients.reader, [split_url(url)[2] for url in urls])
+            request(obstore.delete, self._clients.reader, [split_url(url)[2] for url in urls])
 
 
 def _create(store: ObjectStore, url: str, data: pa.Buffer, exists: Callable[[], bool]) -> bool:
@@ -173,7 +170,7 @@ def _create(store: ObjectStore, url: str, data: pa.Buffer, exists: Callable[[], 
     import obstore  # noqa: PLC0415 - not for local runs
     from obstore.exceptions import AlreadyExistsError, GenericError  # noqa: PLC0415
 
-    body, started, refusals, failures = memoryview(data).cast("B"), time.monotonic(), 0, 0
+    body, patience, refusals = memoryview(data).cast("B"), Patience(MAX_SECONDS), 0
     while True:
         try:
             interruptible(obstore.put, store, split_url(url)[2], body, mode="create", use_multipart=False)
@@ -182,7 +179,11 @@ def _create(store: ObjectStore, url: str, data: pa.Buffer, exists: Callable[[], 
         except NotImplementedError as error:
             raise no_conditional_create(url, f"the client is set not to: {reason(error)}") from None
         except GenericError as error:
-            _raise_if_final(url, error, time.monotonic() - started)
+            if "status code: 501" in str(error):
+                raise no_conditional_create(url, f"the server answers {reason(error)}") from None
+            patience.wait_after(error)
+            if is_slow_down(error):
+                continue  # nothing was written
         else:
             return True
         if exists():
@@ -190,14 +191,3 @@ def _create(store: ObjectStore, url: str, data: pa.Buffer, exists: Callable[[], 
         if refusals == MAX_REFUSALS:
             why = "the server answers 412 Precondition Failed for an object that does not exist"
             raise no_conditional_create(url, why)
-        failures += 1
-        pause = min(MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS * 2**failures)
-        time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - not a secret
-
-
-def _raise_if_final(url: str, error: Exception, seconds: float) -> None:
-    """Raise unless repeating the request may succeed."""
-    if "status code: 501" in str(error):
-        raise no_conditional_create(url, f"the server answers {reason(error)}") from None
-    if is_rejection(error) or seconds > MAX_SECONDS:
-        raise error

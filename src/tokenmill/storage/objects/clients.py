@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING, Any
 from tokenmill.storage.addresses import check, split_url
 from tokenmill.storage.interruptible import interruptible
 from tokenmill.storage.objects import credentials
-from tokenmill.storage.objects.errors import EXPIRED, MISSING_BUCKET, REFUSED, code, failed, is_final
+from tokenmill.storage.objects.errors import EXPIRED, MISSING_BUCKET, REFUSED, code, failed, is_final, is_slow_down
 from tokenmill.system import environment, status_page
 from tokenmill.system.storage_settings import StorageSettings, current
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-# A server that restarts or is busy has three minutes to come back.
+# The client itself repeats only uploads, because it sends their pieces. `request` repeats everything else.
 RETRIES: dict[str, Any] = {
     "max_retries": 1000,  # the time decides: pauses are random, and ten of them may be over in three seconds
-    "retry_timeout": timedelta(seconds=180),
+    "retry_timeout": timedelta(seconds=400),
     "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=5), "base": 3},
 }
+NO_RETRIES: dict[str, Any] = {**RETRIES, "max_retries": 0}
 
 # Only a configured endpoint can be without TLS, and `credentials.check_endpoints` refuses those that must not be.
 OPTIONS: dict[str, Any] = {
@@ -39,7 +40,6 @@ OPTIONS: dict[str, Any] = {
 
 # The timeout includes the time to send the body, and several bodies of some megabytes may share a slow line.
 WRITING_OPTIONS = {**OPTIONS, "timeout": "300s"}
-WRITING_RETRIES = {**RETRIES, "retry_timeout": timedelta(seconds=400)}
 
 # First contact fails fast: a server that never answered probably has the wrong address.
 FIRST_OPTIONS = {**OPTIONS, "connect_timeout": "5s", "timeout": "5s"}
@@ -82,12 +82,8 @@ def _cached_client(
     _process: int, kind: str, scheme: str, bucket: str, settings: StorageSettings, _identity: str
 ) -> ObjectStore:
     """Cached per process: the threads of a client do not survive a fork."""
-    if kind == "reader":
-        return _new_client(scheme, bucket, settings, *_limits(OPTIONS, RETRIES))
-    options, retries = _limits(WRITING_OPTIONS, WRITING_RETRIES)
-    return _new_client(
-        scheme, bucket, settings, options, retries if kind == "writer" else {**retries, "max_retries": 0}
-    )
+    options, retries = _limits(OPTIONS if kind == "reader" else WRITING_OPTIONS, RETRIES)
+    return _new_client(scheme, bucket, settings, options, retries if kind == "writer" else NO_RETRIES)
 
 
 class BucketClients:
@@ -139,6 +135,8 @@ def _check_reachable(
     import obstore  # noqa: PLC0415 - not for local runs
 
     error = _probe(_new_client(scheme, bucket, settings, FIRST_OPTIONS, {**FIRST_RETRIES, "max_retries": 0}))
+    if error is not None and is_slow_down(error):
+        return
     if isinstance(error, obstore.exceptions.GenericError) and not is_final(error):
         error = _probe(_new_client(scheme, bucket, settings, FIRST_OPTIONS, FIRST_RETRIES))
     if error is None or code(error) == "InvalidRange":  # the object exists and is empty

@@ -18,6 +18,7 @@ from tokenmill.storage.addresses import CREDENTIALS, FileInfo, split_url
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "InvalidToken")
 REFUSED = ("SignatureDoesNotMatch", "InvalidAccessKeyId", "AuthenticationFailed", "AuthorizationFailure")
 MISSING_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+SLOW_DOWN = ("SlowDown", "ServerBusy", "TooManyRequests")  # of S3, Azure and others
 
 # Paths of the metadata server of a cloud instance, which the client asks if it has no other credentials.
 INSTANCE = ("/latest/api/token", "/latest/meta-data", "metadata/identity", "computeMetadata")
@@ -51,6 +52,11 @@ def code(error: BaseException) -> str:
     return _tag(str(error), "Code")
 
 
+def is_slow_down(error: BaseException) -> bool:
+    """Whether the server has refused a request because there are too many. Its answer to HEAD has no code."""
+    return code(error) in SLOW_DOWN or bool(_TOO_MANY.search(str(error)))
+
+
 def is_final(error: BaseException) -> bool:
     """Whether repeating the request cannot help."""
     text = str(error)
@@ -63,8 +69,8 @@ def is_final(error: BaseException) -> bool:
 
 
 def is_rejection(error: BaseException) -> bool:
-    """The same for a server that has answered before: its name may become resolvable again."""
-    return is_final(error) and not _NO_NAME.search(str(error))
+    """The same for servers that have answered before: their names, and credentials, may be found again."""
+    return is_final(error) and not _NO_NAME.search(str(error)) and not _asks_an_instance(str(error))
 
 
 def reason(error: BaseException) -> str:
@@ -212,6 +218,7 @@ def _host(text: str) -> str:
     return urlsplit(match[1]).netloc.rpartition("@")[2] if match else ""
 
 
+_TOO_MANY = re.compile(r"status code: 429|performing HEAD .*status code: 503")
 _NO_NAME = re.compile(r'failed to lookup address information: ([^"]*)"')
 _NO_TLS = re.compile(r"InvalidMessage\(\s*InvalidContentType|WRONG_VERSION_NUMBER|wrong version number")
 _SYSTEM = r'Os \{\s*code: [0-9]+,\s*kind: \w+,\s*message: "([^"]*)"'

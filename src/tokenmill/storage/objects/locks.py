@@ -19,10 +19,10 @@ import pyarrow as pa
 from tokenmill.errors import TokenmillError
 from tokenmill.storage.addresses import split_url
 from tokenmill.storage.folder import Folder, Lease
-from tokenmill.storage.interruptible import interruptible
 from tokenmill.storage.objects.clients import BucketClients
 from tokenmill.storage.objects.errors import explained, no_conditional_create
 from tokenmill.storage.objects.lease import BucketLease
+from tokenmill.storage.objects.requests import request
 
 PREFIX = ".probe-"  # how the names of probes begin
 CONTENTS = (b"first\n", b"second\n")  # what a probe writes, and what it tries to replace that with
@@ -103,7 +103,7 @@ class BucketLocks:
         root = self._folder.root
         with explained(root, "list"):
             prefix = split_url(root)[2] or None
-            found = interruptible(obstore.list_with_delimiter, self._clients.reader, prefix)["objects"]
+            found = request(obstore.list_with_delimiter, self._clients.reader, prefix)["objects"]
         return {posixpath.basename(meta["path"]): meta["last_modified"] for meta in found}
 
 

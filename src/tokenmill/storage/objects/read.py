@@ -5,8 +5,7 @@ from __future__ import annotations
 import glob
 import itertools
 import re
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,18 +13,16 @@ import pyarrow as pa
 from tokenmill.errors import USAGE, SourceError
 from tokenmill.storage.addresses import FileInfo, absolute, check, split_url
 from tokenmill.storage.globs import braces, fixed_prefix, matches
-from tokenmill.storage.interruptible import interruptible
 from tokenmill.storage.local.files import check_size
 from tokenmill.storage.objects import clients
-from tokenmill.storage.objects.errors import another_version, explained, failed, is_answer
+from tokenmill.storage.objects.errors import another_version, explained, failed
+from tokenmill.storage.objects.requests import request
 from tokenmill.system.storage_settings import current
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 LIST_PER_BATCH = 1000
-MAX_BREAKS = 5  # of one page of a listing
-MAX_BREAK_SECONDS = 60.0  # after this the listing fails: the client itself has already waited for minutes
 
 
 def find(url: str) -> tuple[bool, list[FileInfo]]:
@@ -88,24 +85,24 @@ def _at(url: str, store: ObjectStore | None) -> tuple[ObjectStore, str]:
 def _pages(url: str, store: Any, prefix: str, last: str | None = None) -> Iterator[Any]:
     """The pages of a listing, after a key if one is given. A page that breaks off is requested again."""
     import obstore  # noqa: PLC0415 - not for local runs
-    from obstore.exceptions import BaseError, GenericError  # noqa: PLC0415
+    from obstore.exceptions import BaseError  # noqa: PLC0415
 
-    breaks, since = 0, time.monotonic()
-    while True:
-        try:
-            pages = iter(obstore.list(store, prefix or None, offset=last, chunk_size=LIST_PER_BATCH))
-            while (page := interruptible(next, pages, None)) is not None:
-                yield page
-                last, breaks, since = page[-1]["path"], 0, time.monotonic()
-        except GenericError as error:
-            breaks += 1
-            if is_answer(error) or breaks > MAX_BREAKS or time.monotonic() - since > MAX_BREAK_SECONDS:
-                raise failed(url, "list", error) from None
-            time.sleep(0.2 * breaks)
-        except (BaseError, FileNotFoundError) as error:
-            raise failed(url, "list", error) from None
-        else:
-            return
+    pages: Iterator[Any] | None = None
+
+    def next_page() -> Any:
+        nonlocal pages
+        rest = pages or iter(obstore.list(store, prefix or None, offset=last, chunk_size=LIST_PER_BATCH))
+        pages = None  # after an error, a new listing begins after the last key
+        page = next(rest, None)
+        pages = rest
+        return page
+
+    try:
+        while (page := request(next_page)) is not None:
+            yield page
+            last = page[-1]["path"]
+    except (BaseError, FileNotFoundError) as error:
+        raise failed(url, "list", error) from None
 
 
 def stat(url: str, store: ObjectStore | None = None) -> FileInfo:
@@ -122,7 +119,7 @@ def stat_existing(url: str, store: ObjectStore | None = None) -> FileInfo | None
 
     store, key = _at(url, store)
     try:
-        meta = interruptible(obstore.head, store, key)
+        meta = request(obstore.head, store, key)
     except FileNotFoundError:
         return None
     except obstore.exceptions.BaseError as error:
@@ -132,17 +129,17 @@ def stat_existing(url: str, store: ObjectStore | None = None) -> FileInfo | None
 
 def fetch(url: str, fingerprint: str, start: int, stop: int, store: ObjectStore | None = None) -> pa.Buffer:
     """The bytes from start to stop of the version of an object with this fingerprint."""
-    import obstore  # noqa: PLC0415 - not for local runs
-    from obstore.exceptions import BaseError, PreconditionError  # noqa: PLC0415
+    from obstore.exceptions import BaseError, PreconditionError  # noqa: PLC0415 - not for local runs
+
+    def check_version(meta: Any) -> None:
+        if _fingerprint(meta) != fingerprint:  # not every server obeys If-Match
+            raise another_version(url, fingerprint, FileInfo(url, meta["size"], _fingerprint(meta)))
 
     store, key = _at(url, store)
     try:
         version = {"if_match": fingerprint} if fingerprint.startswith('"') else {}  # a weak etag matches nothing
         options: Any = {"range": (start, stop), **version}
-        result = interruptible(obstore.get, store, key, options=options)
-        if _fingerprint(result.meta) != fingerprint:  # not every server obeys If-Match
-            raise another_version(url, fingerprint, FileInfo(url, result.meta["size"], _fingerprint(result.meta)))
-        data = interruptible(result.bytes)
+        _, data = request(_get, store, key, options, check_version)
     except (PreconditionError, FileNotFoundError):
         raise another_version(url, fingerprint, stat_existing(url, store)) from None
     except BaseError as error:
@@ -158,24 +155,32 @@ def fetch_any(url: str, start: int, stop: int, store: ObjectStore) -> tuple[pa.B
 
     with explained(url, "read"):
         try:
-            result = interruptible(obstore.get, store, split_url(url)[2], options={"range": (start, stop)})
+            meta, data = request(_get, store, split_url(url)[2], {"range": (start, stop)})
         except obstore.exceptions.GenericError as error:
             if "status code: 416" not in str(error):  # the range starts after the end of the object
                 raise
             return pa.py_buffer(b""), FileInfo(url, 0, "")
-        meta = result.meta
-        return pa.py_buffer(interruptible(result.bytes)), FileInfo(url, meta["size"], _fingerprint(meta))
+        return pa.py_buffer(data), FileInfo(url, meta["size"], _fingerprint(meta))
 
 
 def fetch_whole(url: str, store: ObjectStore, *, checked: bool = False) -> pa.Buffer:
     """All bytes of an object. With `checked`, raise CorruptStore if it is too large to be read whole."""
-    import obstore  # noqa: PLC0415 - not for local runs
+
+    def check(meta: Any) -> None:
+        if checked:
+            check_size(url, meta["size"])
 
     with explained(url, "read"):
-        result = interruptible(obstore.get, store, split_url(url)[2])
-        if checked:
-            check_size(url, result.meta["size"])
-        return pa.py_buffer(interruptible(result.bytes))
+        return pa.py_buffer(request(_get, store, split_url(url)[2], None, check)[1])
+
+
+def _get(store: ObjectStore, key: str, options: Any, check: Callable[[Any], None] = lambda _: None) -> tuple[Any, Any]:
+    """The metadata of an object, which `check` may refuse before the content is read, and the content."""
+    import obstore  # noqa: PLC0415 - not for local runs
+
+    result = obstore.get(store, key, options=options)
+    check(result.meta)
+    return result.meta, result.bytes()
 
 
 def _fingerprint(meta: Any) -> str:

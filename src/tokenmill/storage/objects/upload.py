@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenmill.storage.addresses import split_url
 from tokenmill.storage.folder import io_threads
-from tokenmill.storage.interruptible import interruptible
+from tokenmill.storage.objects.requests import request
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -71,7 +71,7 @@ class Upload(io.RawIOBase):
         if self._request is not None:
             self._finish(self._request, is_aborted=kind is not None)
         elif kind is None:
-            interruptible(obstore.put, self._store, self._key, self._buffer, use_multipart=False)
+            request(obstore.put, self._store, self._key, self._buffer, use_multipart=False)
 
     def _send(self, part: bytes) -> None:
         import obstore  # noqa: PLC0415 - not for local runs
