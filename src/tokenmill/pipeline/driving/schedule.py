@@ -67,8 +67,13 @@ class CommittedUnits:
         return np.flatnonzero(self._is_earlier)
 
     def progress(self) -> tuple[int, int]:
-        """The units with a part, as far as this driver knows, and the bytes that were planned for them."""
-        return int(self._is_committed.sum()), int(self._planned_bytes[self._is_committed].sum())
+        """The units with a part, as far as this driver knows, and the bytes that were planned for them.
+
+        Heartbeats ask from another thread. NumPy writes beyond its result if the mask changes while it is used, so this
+        uses a copy.
+        """
+        is_committed = self.mask()
+        return int(is_committed.sum()), int(self._planned_bytes[is_committed].sum())
 
     def planned_bytes_left(self) -> int:
         """The planned bytes of all units but those that were committed since the start."""
