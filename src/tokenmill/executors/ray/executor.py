@@ -33,7 +33,7 @@ from tokenmill.executors.outcomes import (
 )
 from tokenmill.executors.ray.cluster import Call, Cluster, Node, NodeLostError
 from tokenmill.executors.ray.dispatch import Dispatch
-from tokenmill.executors.ray.node_actor import REPLY_SECONDS, NodeConfig, NodeOrder, NodeReply, own_version
+from tokenmill.executors.ray.node_actor import NodeConfig, NodeOrder, NodeReply, own_version
 from tokenmill.humanize import count, size
 from tokenmill.system import machine, storage_settings
 
@@ -51,6 +51,9 @@ GATHER_SECONDS = 0.02
 
 # Maximum of calls a second to all actors: with more actors, each waits longer for further outcomes.
 MAX_CALLS_PER_SECOND = 1000
+
+# Maximum of that time. It has to be well below SILENT_SECONDS.
+MAX_GATHER_SECONDS = 3.0
 
 # Seconds without an answer after which an actor's items are assigned to others.
 SILENT_SECONDS = 10.0
@@ -299,7 +302,7 @@ class RayExecutor:
             self._send(handle, "begin", own)
             return
         workers = min(handle.workers, policy.workers or handle.workers)
-        gather_seconds = min(max(GATHER_SECONDS, len(self._handles) / MAX_CALLS_PER_SECOND), REPLY_SECONDS)
+        gather_seconds = min(max(GATHER_SECONDS, len(self._handles) / MAX_CALLS_PER_SECOND), MAX_GATHER_SECONDS)
         window = workers * (1 + policy.prefetch + dispatch.reserve(gather_seconds))
         items = dispatch.give(handle.name, window - dispatch.held(handle.name))
         if items or dispatch.held(handle.name):

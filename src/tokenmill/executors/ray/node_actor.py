@@ -20,7 +20,7 @@ from tokenmill.executors.outcomes import Died, Outcome, RetryPolicy
 from tokenmill.system import environment, machine
 from tokenmill.system.storage_settings import Shared, use
 
-# Seconds after which an actor replies even without an outcome.
+# Seconds after which an actor replies even without an outcome, unless it gathers outcomes for longer.
 REPLY_SECONDS = 1.0
 
 
@@ -124,7 +124,7 @@ class NodeActor:
             self._feed.items.append(item)
             self._numbers.setdefault(id(item), []).append(number)  # the item lives until its outcome
         outcomes: list[Outcome[int, Any]] = []
-        until = time.monotonic() + REPLY_SECONDS
+        until = time.monotonic() + max(REPLY_SECONDS, gather_seconds)
         while self._run is not None and self._executor.hand_out(self._run) and time.monotonic() < until:
             for outcome in self._executor.collect(self._run, min(CHECK_SECONDS, until - time.monotonic())):
                 if not outcomes:
