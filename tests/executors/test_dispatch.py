@@ -158,17 +158,31 @@ def test_late_items_are_copied_to_idle_actors(monkeypatch: pytest.MonkeyPatch) -
     assert dispatch.is_done()
 
 
+def test_idle_actors_share_late_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every idle actor gets copies at once: with a thousand actors, one a second would take a quarter of an hour."""
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    dispatch = new(range(6))
+    numbers = [number for number, _ in dispatch.give("slow", 6)]
+    now += 100.0
+    assert dispatch.give("silent", 0) == []
+    given = [[number for number, _ in dispatch.give(actor, 4)] for actor in ("one", "two", "three")]
+    assert given == [numbers[:2], numbers[2:4], numbers[4:]]
+    assert dispatch.give("four", 4) == []
+
+
 def test_quick_items_are_given_in_larger_lots() -> None:
     """A worker has some hundredths of a second of work before it, but no more than a few dozen items."""
     dispatch = new(range(3))
-    assert dispatch.reserve() == 1
+    assert dispatch.reserve(0.0) == 1
     for number, _ in dispatch.give("a", 2):
         dispatch.answer("a", number, done(number, seconds=0.01))
-    assert dispatch.reserve() == 6
+    assert dispatch.reserve(0.0) == 6
+    assert dispatch.reserve(0.1) == 16  # for the time that outcomes wait for others
     dispatch = new(range(3))
     for number, _ in dispatch.give("a", 2):
         dispatch.answer("a", number, done(number, seconds=0.0))
-    assert dispatch.reserve() == dispatching.MAX_RESERVE
+    assert dispatch.reserve(0.0) == dispatching.MAX_RESERVE
 
 
 def test_each_item_has_one_outcome_whatever_actors_do() -> None:

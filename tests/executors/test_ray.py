@@ -50,7 +50,7 @@ from tests.support.servers.seaweed import UNSIGNED, Bucket
 from tokenmill.errors import RunFailed, UsageError
 from tokenmill.executors.outcomes import Cause, Died, Done, RetryPolicy
 from tokenmill.executors.ray import node_actor
-from tokenmill.executors.ray.executor import RayExecutor
+from tokenmill.executors.ray.executor import GATHER_SECONDS, RayExecutor
 from tokenmill.executors.ray.node_actor import NodeActor, NodeConfig, NodeOrder
 from tokenmill.system.storage_settings import DEFAULT, Shared, StorageSettings
 
@@ -188,20 +188,20 @@ def test_an_actor_works_without_a_cluster() -> None:
     assert "OTHER" not in os.environ
     actor.begin(NodeOrder(double, RetryPolicy(), ({}, DEFAULT)))
     same = 1000
-    told = actor.exchange([(1, 7), (2, same), (3, same)])
+    told = actor.exchange([(1, 7), (2, same), (3, same)], GATHER_SECONDS)
     found = list(told.outcomes)
     while len(found) < 3:
-        found += actor.exchange([]).outcomes
+        found += actor.exchange([], GATHER_SECONDS).outcomes
     assert all(isinstance(outcome, Done) for outcome in found), found
     answers = [(outcome.item, outcome.value) for outcome in found if isinstance(outcome, Done)]
     assert sorted(answers) == [(1, 14), (2, 2000), (3, 2000)]
     started = time.monotonic()
-    assert actor.exchange([]).outcomes == []
+    assert actor.exchange([], GATHER_SECONDS).outcomes == []
     actor.begin(NodeOrder(time.sleep, RetryPolicy(), ({}, DEFAULT)))
-    assert actor.exchange([(4, 60.0)]).outcomes == []
+    assert actor.exchange([(4, 60.0)], GATHER_SECONDS).outcomes == []
     assert time.monotonic() - started < 10
     actor.begin(NodeOrder(fail, RetryPolicy(), ({}, DEFAULT)))
-    assert actor.exchange([(5, "explained")]).outcomes[0].item == 5
+    assert actor.exchange([(5, "explained")], GATHER_SECONDS).outcomes[0].item == 5
     actor._executor.__exit__()
 
 
@@ -214,11 +214,11 @@ def test_an_actor_follows_the_settings_of_each_call(monkeypatch: pytest.MonkeyPa
     for given in ({"AWS_ENDPOINT_URL": "http://one:1"}, {"AWS_ENDPOINT_URL": "http://other:1"}, {}):
         actor.begin(NodeOrder(os.getenv, RetryPolicy(), (given, DEFAULT)))
         values: dict[int, str | None] = {}
-        outcomes = actor.exchange(list(enumerate(names))).outcomes
+        outcomes = actor.exchange(list(enumerate(names)), GATHER_SECONDS).outcomes
         while len(values) < 2:
             assert all(isinstance(outcome, Done) for outcome in outcomes), outcomes
             values |= {outcome.item: outcome.value for outcome in outcomes if isinstance(outcome, Done)}
-            outcomes = actor.exchange([]).outcomes
+            outcomes = actor.exchange([], GATHER_SECONDS).outcomes
         found.append((values[0], values[1]))
     actor._executor.__exit__()
     assert found == [("http://one:1", None), ("http://other:1", None), (None, "http://own:1")]
@@ -232,9 +232,9 @@ def test_an_actor_gives_its_workers_the_settings_of_the_caller(monkeypatch: pyte
     found: list[Any] = []
     for number in (1, 2):
         actor.begin(NodeOrder(endpoint, RetryPolicy(), given))
-        outcomes = list(actor.exchange([(number, None)]).outcomes)
+        outcomes = list(actor.exchange([(number, None)], GATHER_SECONDS).outcomes)
         while not any(isinstance(outcome, Done) for outcome in outcomes):
-            outcomes += actor.exchange([]).outcomes
+            outcomes += actor.exchange([], GATHER_SECONDS).outcomes
         found += [outcome.value for outcome in outcomes if isinstance(outcome, Done)]
         for process in actor._executor.pids:
             os.kill(process, signal.SIGKILL)

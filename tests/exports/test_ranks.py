@@ -135,7 +135,7 @@ def test_own_items_come_first() -> None:
     """Then those of other ranks, in any order, and none that another rank has done meanwhile."""
     share, is_done, skipped = RankShare(1, 4), np.zeros(100, bool), list[int]()
     is_done[50:60] = True
-    order = list(share.order(np.arange(20, 100), lambda: is_done, skipped.append))
+    order = list(share.order(np.arange(20, 100), is_done, lambda: is_done, skipped.append))
     own = np.flatnonzero(share.stripes(100) & ~is_done)
     own = own[own >= 20]
     assert order[: len(own)] == own.tolist()

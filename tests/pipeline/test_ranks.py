@@ -24,7 +24,7 @@ from tests.support.servers.seaweed import Bucket
 from tests.support.small_stores import prepare, write_source
 from tokenmill.errors import UsageError
 from tokenmill.executors.ranks import RankShare, choose_rank_share
-from tokenmill.pipeline.driving.schedule import CommittedUnits, Schedule
+from tokenmill.pipeline.driving.schedule import Schedule
 from tokenmill.storage import folder_at
 from tokenmill.storage import run_once as run_once_module
 from tokenmill.storage.local import files
@@ -422,7 +422,7 @@ def test_a_part_in_a_listing_may_be_the_drivers_own(
             listed = units.mask()
             listed[unit] = True
             with monkeypatch.context() as patched:
-                patched.setattr(CommittedUnits, "_list", lambda _: listed)
+                patched.setattr(units._listing, "_function", lambda: listed)
                 for _ in range(looks):
                     units.list_parts(with_in_flight=True)
             forced.append(units[unit])

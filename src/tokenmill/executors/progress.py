@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -17,14 +18,14 @@ NOTEBOOK_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What this process has done so far; `workers_text` gives the workers where their number changes."""
+    """What this process has done so far; `workers_text` returns the workers as text where their number changes."""
 
     text_bytes: int = 0
     tokens: int = 0
     units: int = 0
     deaths: int = 0
     bad: int = 0
-    workers_text: str = ""
+    workers_text: Callable[[], str] = str
 
 
 class Reporter(Protocol):
@@ -97,7 +98,7 @@ class Lines(Silent):
         left = (self._total - self._before - self._done) * elapsed / max(self._done, 1)
         fraction = (self._before + self._done) / max(self._total, 1)
         texts = [f"{fraction:.1%}", *rates(step, elapsed), *([f"{duration(left)} left"] if left > 0 else [])]
-        self.show(f"{self._title}: {', '.join([*texts, *filter(None, [step.workers_text])])}")
+        self.show(f"{self._title}: {', '.join([*texts, *filter(None, [step.workers_text()])])}")
 
     def _is_due(self) -> bool:
         now = time.monotonic()

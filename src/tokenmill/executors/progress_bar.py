@@ -68,6 +68,15 @@ class ProgressBar(Silent):
                     texts.append(f"{duration(((task.total or 0) - task.completed) * elapsed / done)} left")
                 return Text("  ".join(texts), style="cyan")
 
+        class Workers(ProgressColumn):
+            """The workers, and how many have died and how many rows are bad."""
+
+            def render(self, task: Task) -> Text:
+                step: Step = task.fields["step"]
+                text = Text(escape_control_characters(step.workers_text() or count(workers, "worker")))
+                trouble = [f"{n} {what}" for n, what in ((step.deaths, "died"), (step.bad, "bad")) if n]
+                return text.append(f" {', '.join(trouble)}", style="red") if trouble else text
+
         terminal.clear_status()
         console = self._console
 
@@ -83,30 +92,22 @@ class ProgressBar(Silent):
             BarColumn(bar_width=None),
             TextColumn("{task.percentage:3.0f} %", table_column=whole),
             Rates(whole),
-            TextColumn("{task.fields[workers]}", table_column=whole),
+            Workers(whole),
             console=self._console,
             expand=True,
         )
-        self._workers = count(workers, "worker")
         self._task = self._progress.add_task(
             escape_control_characters(title),
             total=max(total_bytes, 1),
             completed=done_bytes,
             step=Step(),
-            workers=self._workers,
         )
         self._progress.start()
 
     def advance(self, planned_bytes: int, step: Step) -> None:
         """Move the bar."""
-        from rich.markup import escape  # noqa: PLC0415
-
         if self._progress is not None:
-            trouble = [f"{n} {what}" for n, what in ((step.deaths, "died"), (step.bad, "bad")) if n]
-            workers = escape(escape_control_characters(step.workers_text or self._workers))
-            if trouble:
-                workers += f" [red]{', '.join(trouble)}[/]"
-            self._progress.update(self._task, advance=planned_bytes, step=step, workers=workers)
+            self._progress.update(self._task, advance=planned_bytes, step=step)
 
     def say(self, message: str) -> None:
         """Print above the bar, or below it if its step is done."""

@@ -22,9 +22,10 @@ STRIPES = 64
 # How many items a stripe has at most.
 MAX_ITEMS_IN_STRIPE = 64
 
-# How often a rank lists what is done while it does its own items, and while it does those of others.
-OWN_LISTING_SECONDS = 30.0
-LISTING_SECONDS = 1.0
+# How often a rank lists what is done while it does its own items, and while it does those of others. Hundreds of ranks
+# may list a million items.
+OWN_LISTING_SECONDS = 300.0
+SHARED_LISTING_SECONDS = 1.0
 
 # At most one part in this many of the time is spent on listing.
 LISTING_TIME_DIVISOR = 20
@@ -32,6 +33,27 @@ LISTING_TIME_DIVISOR = 20
 # The environment variables that hold the rank, and the number of ranks.
 KUBERNETES = "JOB_COMPLETION_INDEX"
 TORCH = ("RANK", "WORLD_SIZE")
+
+
+class Listing:
+    """A function that lists which items are done, and whether it is time to call it again."""
+
+    def __init__(self, function: Callable[[], npt.NDArray[np.bool_]]) -> None:
+        self._function = function
+        self._listed = time.monotonic()
+        self._seconds = 0.0
+
+    def __call__(self) -> npt.NDArray[np.bool_]:
+        """List the items."""
+        started = time.monotonic()
+        is_done = self._function()
+        self._listed = time.monotonic()
+        self._seconds = self._listed - started
+        return is_done
+
+    def is_due(self, interval: float) -> bool:
+        """Whether the last listing is `interval` seconds ago, or longer if listing is slow."""
+        return time.monotonic() - self._listed > max(interval, LISTING_TIME_DIVISOR * self._seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +75,31 @@ class RankShare:
     def order(
         self,
         items: npt.NDArray[np.int64],
+        is_done: npt.NDArray[np.bool_],
         list_done: Callable[[], npt.NDArray[np.bool_]],
-        on_skip: Callable[[int], None],
+        on_skip: Callable[[int], None] = lambda _: None,
     ) -> Iterator[int]:
         """Yield the items of this rank, then those of other ranks in random order: a slow rank does not delay the end.
 
-        `list_done` lists which of all items are done; `on_skip` is called for an item that is done by then.
+        `is_done` says which of all items were done so far, and `list_done` lists them. `on_skip` is called for an item
+        that is done by then.
         """
-        started = time.monotonic()
-        is_done = list_done()
+        listing = Listing(list_done)
         is_own = self.stripes(len(is_done))[items]
-        others = np.random.default_rng().permutation(items[~is_own])
-        seconds = time.monotonic() - started
-        for numbers, interval in ((items[is_own], OWN_LISTING_SECONDS), (others, LISTING_SECONDS)):
-            for item in numbers.tolist():
-                if time.monotonic() - started > max(interval, LISTING_TIME_DIVISOR * seconds):
-                    started = time.monotonic()
-                    is_done = list_done()
-                    seconds = time.monotonic() - started
+
+        def not_done(numbers: npt.NDArray[np.int64], interval: float) -> Iterator[int]:
+            nonlocal is_done
+            for item in map(int, numbers):
+                if listing.is_due(interval):
+                    is_done = listing()
                 if is_done[item]:
                     on_skip(item)
                 else:
                     yield item
+
+        yield from not_done(items[is_own], OWN_LISTING_SECONDS)
+        is_done = listing()
+        yield from not_done(np.random.default_rng().permutation(items[~is_own]), SHARED_LISTING_SECONDS)
 
 
 def choose_rank_share(rank: int | None, of: int | None, *, look: bool = True) -> RankShare | None:

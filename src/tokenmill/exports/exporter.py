@@ -229,7 +229,9 @@ class Exporter:
         order: Iterable[int] = numbers
         if rank_share is not None:
             list_done = functools.partial(records.committed, self.folder, len(plan))
-            order = rank_share.order(numbers, list_done, lambda shard: self.fan_out.skip(int(tokens[shard])))
+            order = rank_share.order(
+                numbers, list_done(), list_done, lambda shard: self.fan_out.skip(int(tokens[shard]))
+            )
         started = None
         for done in self.fan_out.run(WriteShard(self.context), shards.tasks(plan, order), _describe):
             # The clock starts with the first shard, because workers may have to be started before.

@@ -98,7 +98,7 @@ class Ordering:
                 is_done = sorted_runs.committed(folder, len(spans)) & ~is_damaged
                 return is_done | is_complete(folder)  # a complete export needs no runs
 
-            order = self.rank_share.order(missing, list_done, lambda run: self.fan_out.skip(int(tokens[run])))
+            order = self.rank_share.order(missing, intact, list_done, lambda run: self.fan_out.skip(int(tokens[run])))
         tasks = (spans[run] for run in order)
         for done in self.fan_out.run(
             SortDocuments(self.context), tasks, lambda span: f"parts {span[1]} to {span[2] - 1}"

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import re
 import signal
 import socket
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +50,10 @@ LOSSES = {
     "`ray.kill`": "its actor was ended",
     "memory": "Ray has ended its actor, for lack of memory on the node",
 }
+
+
+# A call that has no answer yet.
+Call = Future[NodeReply]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,7 @@ class Cluster:
             null = self._muted.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - the stack closes it
             self._muted.enter_context(contextlib.redirect_stdout(null))
         self._actor_class = ray.remote(NodeActor)
+        self._answers: queue.SimpleQueue[Call] = queue.SimpleQueue()
 
     def _join(self, address: str | None) -> None:
         target = _host_and_port(address)
@@ -146,17 +153,23 @@ class Cluster:
         with contextlib.suppress(self._ray.exceptions.RayError):
             self._ray.kill(actor)
 
-    def answered(self, calls: Sequence[Any], seconds: float) -> list[Any]:
-        """The calls that have an answer or an error; waits at most `seconds` for the first."""
-        ready, _ = self._ray.wait(list(calls), num_returns=1, timeout=seconds)
-        if ready and len(calls) > 1:
-            ready, _ = self._ray.wait(list(calls), num_returns=len(calls), timeout=0)
-        return list(ready)
+    def call(self, actor: Any, method: str, *args: Any) -> Call:
+        """Call a method of an actor."""
+        call: Call = getattr(actor, method).remote(*args).future()
+        call.add_done_callback(self._answers.put)
+        return call
 
-    def answer(self, call: Any) -> NodeReply:
+    def answered(self, seconds: float) -> Iterator[Call]:
+        """Take the calls that have an answer or an error now; wait at most `seconds` for the first."""
+        with contextlib.suppress(queue.Empty):
+            yield self._answers.get(timeout=seconds)
+            for _ in range(self._answers.qsize()):
+                yield self._answers.get_nowait()
+
+    def answer(self, call: Call) -> NodeReply:
         """The answer to a call; raises NodeLostError if the node does not answer."""
         try:
-            reply: NodeReply = self._ray.get(call)
+            reply = call.result()
         except self._ray.exceptions.RayTaskError as error:
             raise NodeLostError(_short(error), by_itself=True) from error
         except self._ray.exceptions.RayError as error:

@@ -23,7 +23,7 @@ COPY_FACTOR = 3.0
 # Seconds between two searches for late items: there may be thousands of items and hundreds of idle actors.
 SEARCH_SECONDS = 1.0
 
-# Seconds of work that each worker holds in reserve while calls are in transit.
+# Seconds of work that each worker holds in reserve while calls are in transit, beyond what replies are gathered for.
 RESERVE_SECONDS = 0.05
 
 # Maximum of such items for each worker.
@@ -68,6 +68,7 @@ class Dispatch:
         self._done = 0
         self._seconds = 0.0
         self._searched = -math.inf
+        self._late: deque[int] = deque()
         # By node: how often it failed at items that another node could do, since its last success.
         self.faults: Counter[str] = Counter()
 
@@ -77,10 +78,10 @@ class Dispatch:
             self._waiting.append(number)
         return not self._open
 
-    def reserve(self) -> int:
+    def reserve(self, gather_seconds: float) -> int:
         """Number of items that a worker should hold beyond its current one: more if items are short."""
         mean = self._seconds / max(self._done, 1)
-        return min(1 + int(RESERVE_SECONDS / max(mean, 1e-6)), MAX_RESERVE) if self._done else 1
+        return min(1 + int((RESERVE_SECONDS + gather_seconds) / max(mean, 1e-6)), MAX_RESERVE) if self._done else 1
 
     def held(self, actor: str) -> int:
         """Number of items that an actor holds."""
@@ -90,7 +91,7 @@ class Dispatch:
         """Up to `room` items for an actor: retries, then new items; for an idle actor also copies of late items."""
         numbers = list(itertools.islice(iter(lambda: self._next(actor), None), max(room, 0)))
         if not numbers and not self.held(actor):
-            numbers = self._late(actor)[: (room + 1) // 2]
+            numbers = list(itertools.islice(self._take_late(), (room + 1) // 2))
         for number in numbers:
             entry = self._open[number]
             entry.actors.add(actor)
@@ -114,7 +115,7 @@ class Dispatch:
         if isinstance(outcome, Done):
             self._done += 1
             self._seconds += outcome.seconds
-            self.faults[node_of(actor)] = 0
+            self.faults.pop(node_of(actor), None)
             self.faults.update(entry.failed_on - {node_of(actor)})
         self._close(number)
         return outcome
@@ -123,7 +124,7 @@ class Dispatch:
         kind = failure.error_class
         if kind is None or not kind.may_succeed_elsewhere or entry.failures >= MAX_OTHER_NODES:
             return False
-        return bool({node_of(holder) for holder in self._held} - entry.failed_on - {node_of(actor)})
+        return any(node_of(holder) not in {*entry.failed_on, node_of(actor)} for holder in self._held)
 
     def _retry_elsewhere(self, actor: str, number: int, failure: Failed[Any]) -> Died[Any]:
         """Queue an item for another node, and report the failure as a loss."""
@@ -190,19 +191,18 @@ class Dispatch:
         self._is_exhausted = True
         return None
 
-    def _late(self, actor: str) -> list[int]:
-        """Items that one other actor has held for too long, the longest first."""
+    def _take_late(self) -> Iterator[int]:
+        """Take items that one actor has held for too long, the longest first. Idle actors share what a search finds."""
         now = time.monotonic()
-        if now - self._searched < SEARCH_SECONDS:
-            return []
-        self._searched = now
-        before = now - max(COPY_SECONDS, COPY_FACTOR * self._seconds / max(self._done, 1))
-        late = [
-            number
-            for number, entry in self._open.items()
-            if len(entry.actors) == 1 and actor not in entry.actors and entry.since < before
-        ]
-        return sorted(late, key=lambda number: self._open[number].since)
+        if now - self._searched >= SEARCH_SECONDS:
+            self._searched = now
+            before = now - max(COPY_SECONDS, COPY_FACTOR * self._seconds / max(self._done, 1))
+            late = [number for number, entry in self._open.items() if entry.actors and entry.since < before]
+            self._late = deque(sorted(late, key=lambda number: self._open[number].since))
+        while self._late:
+            number = self._late.popleft()
+            if number in self._open and len(self._open[number].actors) == 1:
+                yield number
 
     def _take_from(self, actor: str, number: int) -> None:
         self._held.get(actor, set()).discard(number)

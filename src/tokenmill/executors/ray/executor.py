@@ -31,7 +31,7 @@ from tokenmill.executors.outcomes import (
     Worker,
     never,
 )
-from tokenmill.executors.ray.cluster import Cluster, Node, NodeLostError
+from tokenmill.executors.ray.cluster import Call, Cluster, Node, NodeLostError
 from tokenmill.executors.ray.dispatch import Dispatch
 from tokenmill.executors.ray.node_actor import NodeConfig, NodeOrder, NodeReply, own_version
 from tokenmill.humanize import count, size
@@ -43,13 +43,22 @@ PROCESSORS_PER_ACTOR = 8
 # Seconds between two searches for new nodes.
 NODES_SECONDS = 2.0
 
-# Seconds that one wait for answers takes at most.
+# Seconds that one wait for answers takes at most, and between two looks at all actors: there may be thousands.
 WAIT_SECONDS = 0.25
+
+# Seconds that an actor waits for further outcomes after the first: short items share a reply.
+GATHER_SECONDS = 0.02
+
+# Maximum of calls a second to all actors: with more actors, each waits longer for further outcomes.
+MAX_CALLS_PER_SECOND = 1000
+
+# Maximum of that time. It has to be well below SILENT_SECONDS.
+MAX_GATHER_SECONDS = 3.0
 
 # Seconds without an answer after which an actor's items are assigned to others.
 SILENT_SECONDS = 10.0
 
-# Maximum of what counts for one wait: if this process was suspended, that is no fault of an actor.
+# Maximum of what counts between two waits: if this process was suspended, that is no fault of an actor.
 MAX_WAIT_SECONDS = 1.0
 
 # Seconds that an actor may take to start before a smaller one is tried.
@@ -67,7 +76,7 @@ PATIENCE_SECONDS = 30.0
 
 @dataclass(eq=False)
 class _ActorHandle:
-    """An actor: the call that it has not answered, and for how long.
+    """An actor: the call that it has not answered, and when it was called, by the executor's clock.
 
     It may have fewer workers than processors, if memory ran out. `worker_bytes` is what it has reserved for each.
     """
@@ -79,10 +88,11 @@ class _ActorHandle:
     workers: int
     worker_bytes: int
     waiting: int = 0
-    call: Any = None
+    call: Call | None = None
+    called: float = 0.0
     run_number: int = 0
-    silent_seconds: float = 0.0
     is_silent: bool = False
+    is_removed: bool = False
     has_answered: bool = False
     created: float = field(default_factory=time.monotonic)
 
@@ -137,6 +147,9 @@ class RayExecutor:
         self._say = say
         self._cluster = Cluster(address)
         self._handles: list[_ActorHandle] = []
+        self._calls: dict[Call, _ActorHandle] = {}
+        # Seconds of runs, without those in which this process was suspended or did something else.
+        self._clock = 0.0
         self._demand = _Demand()
         self._start_failures = _StartFailures()
         self._excluded_nodes: set[str] = set()
@@ -208,17 +221,29 @@ class RayExecutor:
         self._runs += 1
         dispatch = Dispatch(items, policy, self._item_numbers)
         order = NodeOrder(function, replace(policy, should_stop=never), storage_settings.exported())
+        looked, waited = -math.inf, time.monotonic()
         while not dispatch.is_done() and not policy.should_stop():
-            self._start_actors()
-            for handle in self._handles:
-                self._call(handle, dispatch, order, policy)
-            for handle in self._answered():
-                yield from self._receive(handle, dispatch)
-            for handle in self._handles:
-                if handle.is_up and handle.silent_seconds > SILENT_SECONDS:
-                    handle.is_silent = True
-                    reason = f"nothing was heard of its node for {SILENT_SECONDS:.0f} s"
-                    yield from self._lose(handle, dispatch, reason)
+            if time.monotonic() - looked > WAIT_SECONDS:
+                looked = time.monotonic()
+                self._start_actors()
+                yield from self._lose_silent(dispatch)
+                for handle in self._handles:
+                    self._call(handle, dispatch, order, policy)
+            for call in self._cluster.answered(WAIT_SECONDS):
+                if call in self._calls:
+                    handle = self._calls.pop(call)
+                    handle.call = None
+                    yield from self._receive(handle, call, dispatch)
+                    self._call(handle, dispatch, order, policy)
+            self._clock += min(time.monotonic() - waited, MAX_WAIT_SECONDS)
+            waited = time.monotonic()
+
+    def _lose_silent(self, dispatch: Dispatch) -> Iterator[Outcome[Any, Any]]:
+        """Assign the items of actors that do not answer to others."""
+        for handle in self._handles:
+            if handle.is_up and handle.call is not None and self._clock - handle.called > SILENT_SECONDS:
+                handle.is_silent = True
+                yield from self._lose(handle, dispatch, f"nothing was heard of its node for {SILENT_SECONDS:.0f} s")
 
     def _start_actors(self) -> None:
         """Start actors on nodes that have room for more; replace those that start too slowly by smaller ones."""
@@ -230,9 +255,7 @@ class RayExecutor:
         for handle in [handle for handle in self._handles if handle.is_late]:
             self._remove(handle)
             self._start_actor(handle.node, handle.processors // 2)
-        for node in nodes:
-            for workers in self._missing(node):
-                self._start_actor(node, workers)
+        self._start_missing(nodes)
         if any(handle.has_answered for handle in self._handles):
             self._idle_since = time.monotonic()
         elif alive and not nodes:
@@ -247,19 +270,24 @@ class RayExecutor:
             needed = f"{count(1, 'processor')} and {size(self._demand.bytes_per_worker + OWN_BYTES)} of memory"
             self._say(f"waiting for a node of the cluster that has {needed} to spare")
 
-    def _missing(self, node: Node) -> Iterator[int]:
-        """The number of workers for each further actor that the node has room for."""
-        on_node = sum(handle.processors for handle in self._handles if handle.node.id == node.id)
-        total = sum(handle.processors for handle in self._handles if not handle.is_silent)
-        fitting = node.processors
-        if self._demand.bytes_per_worker:
-            actors = math.ceil(node.processors / PROCESSORS_PER_ACTOR)
-            fitting = min(fitting, int(node.memory_bytes - actors * OWN_BYTES) // self._demand.bytes_per_worker)
-        left = min(fitting - on_node, self._demand.max_workers - total)
-        while left > 0:
-            workers = min(left, PROCESSORS_PER_ACTOR)
-            yield workers
-            left -= workers
+    def _start_missing(self, nodes: Iterable[Node]) -> None:
+        """Start further actors on the nodes that have room for them."""
+        on_node = Counter[str]()
+        for handle in self._handles:
+            on_node[handle.node.id] += handle.processors
+        left = self._demand.max_workers - sum(handle.processors for handle in self._handles if not handle.is_silent)
+        for node in nodes:
+            room = min(self._fitting(node) - on_node[node.id], left)
+            for first in range(0, room, PROCESSORS_PER_ACTOR):
+                self._start_actor(node, min(room - first, PROCESSORS_PER_ACTOR))
+            left -= max(room, 0)
+
+    def _fitting(self, node: Node) -> int:
+        """The number of workers that a node has processors and memory for."""
+        if not self._demand.bytes_per_worker:
+            return node.processors
+        actors = math.ceil(node.processors / PROCESSORS_PER_ACTOR)
+        return min(node.processors, int(node.memory_bytes - actors * OWN_BYTES) // self._demand.bytes_per_worker)
 
     def _start_actor(self, node: Node, workers: int) -> None:
         each = self._demand.bytes_per_worker
@@ -270,36 +298,27 @@ class RayExecutor:
 
     def _call(self, handle: _ActorHandle, dispatch: Dispatch, order: NodeOrder, policy: RetryPolicy) -> None:
         """Send an actor the function or further items, if it has answered the last call."""
-        if handle.call is not None:
+        if handle.call is not None or handle.is_removed:
             return
         if handle.run_number != self._runs:
             demand = self._demand
             memory = None if demand.memory_bytes is None else handle.processors * demand.bytes_per_worker
             own = replace(order, worker_bytes=demand.worker_bytes, memory_bytes=memory)
-            handle.run_number, handle.call = self._runs, handle.actor.begin.remote(own)
+            handle.run_number = self._runs
+            self._send(handle, "begin", own)
             return
         workers = min(handle.workers, policy.workers or handle.workers)
-        window = workers * (1 + policy.prefetch + dispatch.reserve())
+        gather_seconds = min(max(GATHER_SECONDS, len(self._handles) / MAX_CALLS_PER_SECOND), MAX_GATHER_SECONDS)
+        window = workers * (1 + policy.prefetch + dispatch.reserve(gather_seconds))
         items = dispatch.give(handle.name, window - dispatch.held(handle.name))
         if items or dispatch.held(handle.name):
-            handle.call = handle.actor.exchange.remote(items)
+            self._send(handle, "exchange", items, gather_seconds)
 
-    def _answered(self) -> list[_ActorHandle]:
-        """Wait a moment; the actors whose calls have an answer or an error."""
-        started = time.monotonic()
-        calls = {handle.call: handle for handle in self._handles if handle.call is not None}
-        if calls:
-            answered = [calls[call] for call in self._cluster.answered(list(calls), WAIT_SECONDS)]
-        else:
-            time.sleep(WAIT_SECONDS)
-            answered = []
-        seconds = min(time.monotonic() - started, MAX_WAIT_SECONDS)
-        for handle in self._handles:
-            handle.silent_seconds = handle.silent_seconds + seconds if handle.call is not None else 0.0
-        return answered
+    def _send(self, handle: _ActorHandle, method: str, *args: Any) -> None:
+        handle.call, handle.called = self._cluster.call(handle.actor, method, *args), self._clock
+        self._calls[handle.call] = handle
 
-    def _receive(self, handle: _ActorHandle, dispatch: Dispatch) -> Iterator[Outcome[Any, Any]]:
-        call, handle.call = handle.call, None
+    def _receive(self, handle: _ActorHandle, call: Call, dispatch: Dispatch) -> Iterator[Outcome[Any, Any]]:
         try:
             reply = self._cluster.answer(call)
         except NodeLostError as lost:
@@ -309,7 +328,7 @@ class RayExecutor:
             self._remove(handle)
             yield from self._lose(handle, dispatch, str(lost))
             return
-        handle.has_answered, handle.is_silent, handle.silent_seconds = True, False, 0.0
+        handle.has_answered, handle.is_silent = True, False
         handle.workers, handle.waiting = reply.workers, reply.waiting
         yield from self._with_workers(_accepted(handle, reply, dispatch))
         for node in [node for node, faults in dispatch.faults.items() if faults >= MAX_FAULTS]:
@@ -337,8 +356,11 @@ class RayExecutor:
             yield from self._lose(handle, dispatch, "its node is not used any more")
 
     def _remove(self, handle: _ActorHandle) -> None:
-        if handle in self._handles:
+        if not handle.is_removed:
+            handle.is_removed = True
             self._handles.remove(handle)
+            if handle.call is not None:
+                del self._calls[handle.call]
             self._cluster.kill_actor(handle.actor)
 
 

@@ -20,11 +20,8 @@ from tokenmill.executors.outcomes import Died, Outcome, RetryPolicy
 from tokenmill.system import environment, machine
 from tokenmill.system.storage_settings import Shared, use
 
-# Seconds after which an actor replies even without an outcome.
+# Seconds after which an actor replies even without an outcome, unless it gathers outcomes for longer.
 REPLY_SECONDS = 1.0
-
-# Seconds that an actor waits for further outcomes after the first: short items share a reply.
-GATHER_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,21 +115,21 @@ class NodeActor:
         variables, self._settings = shared
         environment.use_exported(self._own_variables, variables)
 
-    def exchange(self, items: list[tuple[int, Any]]) -> NodeReply:
-        """Take further items; reply with outcomes, or without any after a while."""
+    def exchange(self, items: list[tuple[int, Any]], gather_seconds: float) -> NodeReply:
+        """Take further items; reply with outcomes, `gather_seconds` after the first, or without any after a while."""
         with use(self._settings):  # workers that are replaced receive them
-            return self._exchange(items)
+            return self._exchange(items, gather_seconds)
 
-    def _exchange(self, items: list[tuple[int, Any]]) -> NodeReply:
+    def _exchange(self, items: list[tuple[int, Any]], gather_seconds: float) -> NodeReply:
         for number, item in items:
             self._feed.items.append(item)
             self._numbers.setdefault(id(item), []).append(number)  # the item lives until its outcome
         outcomes: list[Outcome[int, Any]] = []
-        until = time.monotonic() + REPLY_SECONDS
+        until = time.monotonic() + max(REPLY_SECONDS, gather_seconds)
         while self._run is not None and self._executor.hand_out(self._run) and time.monotonic() < until:
             for outcome in self._executor.collect(self._run, min(CHECK_SECONDS, until - time.monotonic())):
                 if not outcomes:
-                    until = time.monotonic() + GATHER_SECONDS
+                    until = min(until, time.monotonic() + gather_seconds)
                 outcomes.append(self._numbered(outcome))
         return NodeReply(outcomes, self._executor.workers, self._executor.waiting)
 

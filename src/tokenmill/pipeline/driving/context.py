@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow.compute as pc
 
 from tokenmill.executors.outcomes import Pool
-from tokenmill.executors.progress import Reporter
+from tokenmill.executors.progress import Reporter, Step
 from tokenmill.executors.ranks import RankShare
 from tokenmill.humanize import count
 from tokenmill.pipeline.driving.events import RunEvents, RunLog
@@ -79,6 +79,5 @@ def make_events(  # noqa: PLR0913, PLR0917 - a run, and what this call uses
     log = RunLog(folder, log_run(run), None if rank_share is None else rank_share.rank)
     if pool.room.machine_bytes is not None:
         return RunEvents(log, report, workers)
-    return RunEvents(
-        log, report, workers, lambda: f"{count(pool.workers, 'worker')} on {count(len(pool.nodes), 'node')}"
-    )
+    step = Step(workers_text=lambda: f"{count(pool.workers, 'worker')} on {count(len(pool.nodes), 'node')}")
+    return RunEvents(log, report, workers, step)

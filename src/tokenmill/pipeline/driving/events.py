@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,15 +55,11 @@ class RunLog:
 
 @dataclass
 class RunEvents:
-    """Receives one call per unit outcome.
-
-    `workers_text` returns the worker count as text, for clusters where it changes.
-    """
+    """Receives one call per unit outcome."""
 
     log: RunLog
     report: Reporter
     workers: int
-    workers_text: Callable[[], str] = str
     step: Step = field(default_factory=Step)
     notices: list[str] = field(default_factory=list)
     peak_worker_bytes: int = 0
@@ -105,7 +100,6 @@ class RunEvents:
             tokens=before.tokens + summary.tokens,
             units=before.units + 1,
             bad=before.bad + summary.quarantined_rows,
-            workers_text=self.workers_text(),
         )
         for notice in committed.notices:
             self.warn(notice)
@@ -137,7 +131,7 @@ class RunEvents:
         )
         self.peak_worker_bytes = max(self.peak_worker_bytes, death.worker.peak_bytes)
         self.retries += not death.final
-        self.step = replace(self.step, deaths=self.step.deaths + 1, workers_text=self.workers_text())
+        self.step = replace(self.step, deaths=self.step.deaths + 1)
         self.report.advance(0, self.step)
         self._show_death(task, death, next_step)
         if death.end.cause is Cause.MEMORY and death.workers < self.workers:

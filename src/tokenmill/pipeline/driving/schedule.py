@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.executors.ranks import SHARED_LISTING_SECONDS, Listing
 from tokenmill.pipeline.driving.context import RunContext
 from tokenmill.pipeline.driving.isolation import Isolation
 from tokenmill.pipeline.unit import plan
@@ -19,15 +19,6 @@ from tokenmill.store.state import rechecked_units
 
 # How often the parts are listed while no other driver was seen.
 LISTING_SECONDS = 30.0
-
-# The same after another driver was seen.
-SHARED_LISTING_SECONDS = 1.0
-
-# The same while a rank works on its own units: hundreds of ranks may list a million parts.
-OWN_LISTING_SECONDS = 300.0
-
-# At most one part in this many of the time is spent on listing.
-LISTING_TIME_DIVISOR = 20
 
 
 class CommittedUnits:
@@ -40,8 +31,7 @@ class CommittedUnits:
         self._total_bytes = int(self._planned_bytes.sum())
         self._in_flight: set[int] = set()
         self._seen_in_flight: set[int] = set()
-        self._listed_at = time.monotonic()
-        self._listing_seconds = 0.0
+        self._listing = Listing(self._list)
         self.restart(recheck=False)
 
     def restart(self, *, recheck: bool) -> None:
@@ -67,8 +57,13 @@ class CommittedUnits:
         return np.flatnonzero(self._is_earlier)
 
     def progress(self) -> tuple[int, int]:
-        """The units with a part, as far as this driver knows, and the bytes that were planned for them."""
-        return int(self._is_committed.sum()), int(self._planned_bytes[self._is_committed].sum())
+        """The units with a part, as far as this driver knows, and the bytes that were planned for them.
+
+        Heartbeats ask from another thread. NumPy writes beyond its result if the mask changes while it is used, so this
+        uses a copy.
+        """
+        is_committed = self.mask()
+        return int(is_committed.sum()), int(self._planned_bytes[is_committed].sum())
 
     def planned_bytes_left(self) -> int:
         """The planned bytes of all units but those that were committed since the start."""
@@ -94,7 +89,7 @@ class CommittedUnits:
 
     def list_if_due(self, interval: float, *, with_in_flight: bool = False) -> None:
         """List the parts if that was not done within `interval` seconds, or longer if listing is slow."""
-        if time.monotonic() - self._listed_at > max(interval, LISTING_TIME_DIVISOR * self._listing_seconds):
+        if self._listing.is_due(interval):
             self.list_parts(with_in_flight=with_in_flight)
 
     def list_parts(self, *, with_in_flight: bool = False) -> None:
@@ -103,8 +98,7 @@ class CommittedUnits:
         A part of a unit in flight may be this driver's own, whose outcome has not arrived yet. With `with_in_flight` it
         counts as another driver's when a second listing finds it and there is still no outcome.
         """
-        started = time.monotonic()
-        there = self._list()
+        there = self._listing()
         new = np.flatnonzero(there & ~self._is_committed)
         in_flight = self._in_flight.intersection(new.tolist())
         new = np.setdiff1d(new, list(in_flight - self._seen_in_flight if with_in_flight else in_flight))
@@ -114,8 +108,6 @@ class CommittedUnits:
         text_bytes = int(self._planned_bytes[new].sum())
         self._planned_bytes_done += text_bytes
         self._context.report.advance(text_bytes, self._context.events.step)
-        self._listed_at = time.monotonic()
-        self._listing_seconds = self._listed_at - started
 
     def _list(self) -> npt.NDArray[np.bool_]:
         folder, units = self._context.folder, self._context.frozen.run.units
@@ -158,20 +150,11 @@ class Schedule:
             return map(int, units)
         if self.context.rank_share is None:
             return self._from_random_unit(units)
-        return self._own_first(units, self.context.rank_share.stripes(self.context.frozen.run.units)[units])
+        return self.context.rank_share.order(units, self.committed.mask(), self._list_committed)
 
-    def _own_first(self, units: npt.NDArray[np.int64], is_own: npt.NDArray[np.bool_]) -> Iterator[int]:
-        """The units of this rank, then those of other ranks in random order: a slow rank does not delay the end."""
-        yield from self._without_committed(units[is_own], OWN_LISTING_SECONDS)
+    def _list_committed(self) -> npt.NDArray[np.bool_]:
         self.committed.list_parts()
-        others = units[~is_own & ~self.committed.mask()[units]]
-        yield from self._without_committed(np.random.default_rng().permutation(others), SHARED_LISTING_SECONDS)
-
-    def _without_committed(self, units: npt.NDArray[np.int64], interval: float) -> Iterator[int]:
-        for unit in units.tolist():
-            self.committed.list_if_due(interval)
-            if not self.committed[unit]:
-                yield unit
+        return self.committed.mask()
 
     def _from_random_unit(self, units: npt.NDArray[np.int64]) -> Iterator[int]:
         """The units in order from a random one on, for drivers that are not ranks.
