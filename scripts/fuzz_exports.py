@@ -77,10 +77,11 @@ def shrink_work(rng: random.Random) -> None:
 
     def small(*arguments: Any) -> Any:
         whole = frozen(*arguments)
-        return type(whole)(whole.job, bins=rng.choice([2, 8, 64, 1024]), run_tokens=rng.choice([500, 5000, 30_000]))
+        bins, merges = rng.choice([(2, ()), (2, (2,)), (8, (2, 4)), (64, ()), (1024, (2, 2, 2))])
+        return type(whole)(whole.job, bins=bins, run_tokens=rng.choice([500, 5000, 30_000]), merges=merges)
 
     export._freeze_work = small  # type: ignore[assignment]  # noqa: SLF001
-    export._batch_bytes = lambda _: rng.choice([200, 3000, 1 << 20])  # type: ignore[assignment]  # noqa: SLF001
+    export.batch_bytes = lambda _: rng.choice([200, 3000, 1 << 20])  # type: ignore[assignment, attr-defined]
     shards.REGION_TOKENS = 9000
 
 

@@ -61,6 +61,7 @@ SLOW_FILES = {
     "exports/test_begun_exports.py",
     "exports/test_exchanged_files.py",
     "exports/test_export.py",
+    "exports/test_merges.py",
     "exports/test_ranks.py",
     "exports/test_recipe.py",
     "exports/test_several_stores.py",

@@ -63,13 +63,13 @@ def store(corpus: list[str], tmp_path_factory: pytest.TempPathFactory) -> tokenm
 
 @pytest.fixture
 def many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sort a few parts at a time, and read shards in several batches, as a large store would be."""
-    monkeypatch.setattr(exporting, "_batch_bytes", lambda _: 3000)
+    """Sort a few parts at a time, merge the runs twice, and read shards in several batches, as of a large store."""
+    monkeypatch.setattr(exporting, "batch_bytes", lambda _: 3000)
     frozen = exporting._freeze_work
 
     def small(*arguments: Any) -> object:
         whole = frozen(*arguments)
-        return type(whole)(whole.job, bins=64, run_tokens=5_000)
+        return type(whole)(whole.job, bins=64, run_tokens=5_000, merges=(2, 4))
 
     monkeypatch.setattr(exporting, "_freeze_work", small)
 

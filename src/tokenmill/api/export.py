@@ -19,7 +19,6 @@ from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.ranks import RankShare, choose_rank_share
 from tokenmill.exports import PRELOAD, shards, sorted_runs
 from tokenmill.exports import job as names
-from tokenmill.exports.documents import Shuffle
 from tokenmill.exports.exporter import Exporter
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import ExportJob, FrozenExport, freeze, left_out_changes, read_frozen, stores_in
@@ -28,6 +27,7 @@ from tokenmill.exports.known_exports import record_export
 from tokenmill.exports.request import ExportRequest, make_export_request, make_job
 from tokenmill.exports.result import ExportResult
 from tokenmill.exports.selection import SelectedStores, SourceBudget, select
+from tokenmill.exports.shuffle import Shuffle, ShuffleWork, batch_bytes
 from tokenmill.exports.write_shard import ExportContext, split_folder
 from tokenmill.humanize import size
 from tokenmill.options import ExportOptions
@@ -44,22 +44,8 @@ from tokenmill.training.recipe import is_recipe
 # With fewer tokens per worker, starting another worker takes longer than it saves.
 TOKENS_PER_WORKER = 4_000_000
 
-# Memory for the libraries of an export worker.
-WORKER_OWN_BYTES = 150 << 20
-
 # Minimum memory of an export worker. It is less than in `prepare`, because no tokenizer is loaded.
 MIN_WORKER_BYTES = 300 << 20
-
-MIN_BATCH_BYTES = 8 << 20
-MAX_BATCH_BYTES = 1 << 30
-
-# Sorted runs of a shuffle per worker, at least, so that workers end at about the same time.
-RUNS_PER_WORKER = 4
-
-# Bins of a shuffle per shard: a shard reads whole bins, so they should be small beside it.
-BINS_PER_SHARD = 32
-
-MAX_BINS = 1 << 22
 
 
 @takes(ExportOptions)
@@ -165,10 +151,10 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, reporter
             needed += kept_bytes * (1 if job.shuffle is None else 2)
             notices += _check_space(folder, needed, request.options.force)
         run_count = len(sorted_runs.spans(manifest["tokens"].to_numpy(), frozen.run_tokens))
-        shuffle = Shuffle(run_count, frozen.bins, dtype)
+        shuffle = Shuffle.of(run_count, frozen.bins, frozen.merges, dtype)
         conditions = [] if job.selection is None else [store.where for store in job.selection.stores]
         parts = stores.parts_without_erased(left_out, conditions)
-        context = ExportContext(parts, folder.root, frozen, shuffle, _batch_bytes(resources))
+        context = ExportContext(parts, folder.root, frozen, shuffle, batch_bytes(resources.worker_bytes))
         fan_out = FanOut(pool, report, resources.workers, np.dtype(job.dtype).itemsize)
         exporter = Exporter(context, folder, manifest, fan_out, notices, rank_share)
         exporter.announce()
@@ -223,18 +209,8 @@ def _check_space(folder: Folder, needed: int, force: bool) -> list[str]:
     return [f"about {size(needed)} are needed, and {size(free)} are free"]
 
 
-def _batch_bytes(resources: Resources) -> int:
-    return min(max((resources.worker_bytes - WORKER_OWN_BYTES) // 6, MIN_BATCH_BYTES), MAX_BATCH_BYTES)
-
-
 def _freeze_work(job: ExportJob, resources: Resources, workers: int, tokens: int, token_bytes: int) -> FrozenExport:
-    """Choose how a shuffle divides its work: runs that fit a worker, bins that are small beside a shard and a batch.
-
-    `workers` are those of all ranks.
-    """
-    run_bytes = max((resources.worker_bytes - WORKER_OWN_BYTES) // 3, MIN_BATCH_BYTES)
-    run_bytes = min(run_bytes, tokens * token_bytes // (RUNS_PER_WORKER * workers) + 1)
-    bins = max(
-        BINS_PER_SHARD * tokens // shards.tokens_per_shard(job), 8 * tokens * token_bytes // _batch_bytes(resources), 2
-    )
-    return FrozenExport(job, bins=min(1 << bins.bit_length(), MAX_BINS), run_tokens=run_bytes // token_bytes + 1)
+    """Choose how a shuffle divides its work. `workers` are those of all ranks."""
+    shard_bytes = shards.tokens_per_shard(job) * token_bytes
+    work = ShuffleWork.of(tokens * token_bytes, shard_bytes, workers, resources.worker_bytes)
+    return FrozenExport(job, work.bins, work.run_bytes // token_bytes + 1, work.merges)

@@ -158,35 +158,28 @@ class PartDocuments:
         return content, None if streams is None else np.flatnonzero(streams == self.stream)
 
 
-@dataclass(frozen=True, slots=True)
-class Shuffle:
-    """How a shuffle is stored: the number of sorted runs and bins, and the token type."""
-
-    runs: int
-    bins: int
-    dtype: str
-
-
 @dataclass(slots=True)
 class SortedRunDocuments:
-    """The documents of one stream whose keys are in consecutive bins, sorted by key."""
+    """The documents in ranges of sorted runs, sorted by key. A range is a run and bins of its index.
+
+    With the `digest` of the export, the runs must be of this export.
+    """
 
     folder: Folder
     order: SplitAndShuffle
-    shuffle: Shuffle
-    stream: int
-    blocks: range
+    dtype: str
+    ranges: list[tuple[int, int, int]]
     with_columns: tuple[ExportedColumn, ...] = ()
+    digest: str | None = None
     origins: DocumentTable = field(init=False)
     _ranges: list[sorted_runs.SortedRunRange] = field(init=False, default_factory=list)
     _run: Counts = field(init=False)
     _index: Counts = field(init=False)
 
     def __post_init__(self) -> None:
-        """Read the origins from each run and sort them by key. Equal keys stay in the order of the store."""
-        low, high = (self.stream * self.shuffle.bins + edge for edge in (self.blocks.start, self.blocks.stop))
-        read = functools.partial(sorted_runs.read_range, self.folder, low=low, high=high)
-        ranges = prefetch_map(self.folder, read, range(self.shuffle.runs), PREFETCH_RUNS)
+        """Read the origins from each range and sort them by key. Documents of one key stay in their order."""
+        read = functools.partial(sorted_runs.read_range, self.folder, digest=self.digest)
+        ranges = prefetch_map(self.folder, lambda range_: read(*range_), self.ranges, PREFETCH_RUNS)
         self._ranges = [range_ for range_ in ranges if len(range_.ends)]
         tables = [DocumentTable(np.diff(some.ends, prepend=0), some.source, some.row) for some in self._ranges]
         origins = DocumentTable.concatenate(tables)
@@ -206,11 +199,11 @@ class SortedRunDocuments:
         """Yield the tokens of documents [start, stop). Runs are sorted, so a range of keys is one range of each run."""
         if start == stop:
             return
-        ends = np.cumsum(self.origins.lengths[start:stop]) * np.dtype(self.shuffle.dtype).itemsize
+        ends = np.cumsum(self.origins.lengths[start:stop]) * np.dtype(self.dtype).itemsize
         edges = np.searchsorted(ends, np.arange(batch_bytes, ends[-1], batch_bytes), side="right").tolist()
         for low, high in itertools.pairwise([0, *edges, stop - start]):
             if low < high:
-                yield self._batch(start + low, start + high)
+                yield self.tokens(start + low, start + high)
 
     def columns(self, start: int, stop: int) -> pa.Table:
         """Return the kept columns of documents [start, stop)."""
@@ -221,9 +214,11 @@ class SortedRunDocuments:
         tables, indices = self._read(start, stop, read)
         return pa.concat_tables(tables).take(pa.array(indices)).combine_chunks()
 
-    def _batch(self, start: int, stop: int) -> TokenArray:
+    def tokens(self, start: int, stop: int) -> TokenArray:
+        """Return the tokens of documents [start, stop)."""
+
         def read(run: sorted_runs.SortedRunRange, start: int, stop: int) -> tuple[TokenArray, Counts]:
-            return run.tokens(self.folder, self.shuffle.dtype, start, stop)
+            return run.tokens(self.folder, self.dtype, start, stop)
 
         return take_documents(*self._read(start, stop, read))
 

@@ -156,19 +156,21 @@ class FrozenExport(msgspec.Struct, frozen=True):
     """The content of export.json: the job, and how its work is divided, which does not change the files.
 
     `bins` is the number of key ranges of the shuffle, `run_tokens` the number of tokens that are sorted at once.
-    `checksum` covers all other fields.
+    `merges` is how many sorted runs are merged at once, for each merge. `checksum` covers all other fields.
     """
 
     job: ExportJob
     bins: int
     run_tokens: int
+    merges: tuple[int, ...] = ()
     stores: tuple[ExportedStore, ...] = ()
     format: int = FORMAT
     checksum: str = ""
 
     def work_digest(self) -> str:
         """Return the digest of what the plan depends on: the job, and how its work is divided."""
-        return digest_of({"export": self.job.digest(), "bins": str(self.bins), "run_tokens": str(self.run_tokens)})
+        work = {"bins": self.bins, "run_tokens": self.run_tokens, "merges": self.merges}
+        return digest_of({"export": self.job.digest()} | {name: str(value) for name, value in work.items()})
 
     def directories(self, export: Folder) -> list[str]:
         """Return the directories of the exported stores. Empty if the export was moved out of a store."""
@@ -272,7 +274,7 @@ def _check(frozen: FrozenExport) -> None:
     if job.val is not None and job.holds_out and split_name(job.val) is None:
         _check_fraction(job.val)
     counts = (job.val_tokens, job.shard_tokens, job.sequence_tokens, frozen.run_tokens)
-    if any(count is not None and not 0 < count < MAX_TOKENS for count in counts) or not 0 < frozen.bins <= MAX_BINS:
+    if any(count is not None and not 0 < count < MAX_TOKENS for count in counts) or not _is_possible(frozen):
         raise MalformedDataError("it has negative or impossible counts")
     if job.sequence_tokens is not None and (job.shard_tokens is None or job.shard_tokens < job.sequence_tokens):
         raise MalformedDataError("its shards are shorter than a sequence")
@@ -285,6 +287,18 @@ def _check(frozen: FrozenExport) -> None:
         raise MalformedDataError("no recipe gives its selection")
     if frozen.with_checksum() != frozen:
         raise MalformedDataError("it does not have the content that its checksum was taken of")
+
+
+def _is_possible(frozen: FrozenExport) -> bool:
+    """Whether there may be so many bins, and each merge divides them."""
+    if not 0 < frozen.bins <= MAX_BINS:
+        return False
+    bins = frozen.bins
+    for fan_in in frozen.merges:
+        if fan_in < 2 or bins % fan_in:
+            return False
+        bins //= fan_in
+    return True
 
 
 def _check_fraction(val: str) -> None:

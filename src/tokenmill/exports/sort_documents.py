@@ -16,8 +16,8 @@ from tokenmill.executors.ranks import RankShare
 from tokenmill.exports import sorted_runs
 from tokenmill.exports.job import RUNS, is_complete
 from tokenmill.exports.shards import Blocks, Counts
-from tokenmill.exports.write_shard import CheckSortedRun, CountStreams, ExportContext, FindDocumentEdges, SortDocuments
-from tokenmill.storage import folder_at, prefetch_map
+from tokenmill.exports.write_shard import CheckSortedRun, CountStreams, ExportContext, FindDocumentEdges, WriteSortedRun
+from tokenmill.storage import Folder, folder_at, prefetch_map
 
 # Small items, such as records, that a worker gets at a time.
 ITEMS_PER_BATCH = 64
@@ -69,52 +69,68 @@ class Ordering:
     def sort(self) -> None:
         """Write the missing and damaged sorted runs of a shuffle, once. Does nothing without a shuffle.
 
-        A rank compares only its own runs with their checksums. It writes those of other ranks that are missing.
+        Runs are merged level by level, and those of a level are removed when the next one is complete. A rank compares
+        only its own runs with their checksums. It writes those of other ranks that are missing.
         """
         if self.context.frozen.job.shuffle is None or self._is_sorted:
             return
         self._is_sorted = True
-        folder, spans = folder_at(self.context.out), self._spans()
+        folder, shuffle = folder_at(self.context.out), self.context.shuffle
         folder.create(RUNS)
         if self.rank_share is None:
             folder.remove_temporaries(RUNS)
-        there = sorted_runs.committed(folder, len(spans))
-        is_own = np.ones(len(spans), bool) if self.rank_share is None else self.rank_share.stripes(len(spans))
-        own = np.flatnonzero(there & is_own).tolist()
-        checked = self.fan_out.run(CheckSortedRun(self.context), own, lambda run: f"sorted run {run}")
-        intact = there & ~is_own
-        intact[[done.item for done in checked if done.value]] = True
-        missing = np.flatnonzero(~intact)
+        for done in self.fan_out.run(CheckSortedRun(self.context), self._own_runs(), lambda run: f"sorted run {run}"):
+            if not done.value:
+                sorted_runs.discard(folder, done.item)
+        part_tokens = self.manifest["tokens"].to_numpy()
+        tokens = shuffle.tokens([int(part_tokens[start:stop].sum()) for _, start, stop in self._spans()])
+        for number, level in enumerate(shuffle.levels):
+            self._write_level(folder, number, tokens)
+            merged = [run for run in self._own_runs() if run < level.first]
+            list(prefetch_map(folder, functools.partial(sorted_runs.discard, folder), merged))
+
+    def _own_runs(self) -> list[int]:
+        """The runs that exist, of a rank only those that it writes first."""
+        there = sorted_runs.committed(folder_at(self.context.out), self.context.shuffle.runs)
+        own = there if self.rank_share is None else there & self.rank_share.stripes(len(there))
+        return np.flatnonzero(own).tolist()
+
+    def _write_level(self, folder: Folder, number: int, tokens: Counts) -> None:
+        """Write the missing runs of a level, whose tokens are about these."""
+        shuffle = self.context.shuffle
+        level = shuffle.levels[number]
+
+        def list_done() -> npt.NDArray[np.bool_]:
+            return shuffle.done(sorted_runs.committed(folder, shuffle.runs))
+
+        runs = np.array(level.runs, np.int64)
+        missing = runs[~list_done()[runs]]
         if not len(missing):
             return
-        part_tokens = self.manifest["tokens"].to_numpy()
-        tokens = np.array([int(part_tokens[start:stop].sum()) for _, start, stop in spans])
-        self.fan_out.begin("shuffle", int(tokens.sum()), int(tokens[intact].sum()))
+        total = int(tokens[runs].sum())
+        self.fan_out.begin("merge" if number else "shuffle", total, total - int(tokens[missing].sum()))
         order: Iterable[int] = missing
         if self.rank_share is not None:
-            is_damaged = there & ~intact
-
-            def list_done() -> npt.NDArray[np.bool_]:
-                is_done = sorted_runs.committed(folder, len(spans)) & ~is_damaged
-                return is_done | is_complete(folder)  # a complete export needs no runs
-
-            order = self.rank_share.order(missing, intact, list_done, lambda run: self.fan_out.skip(int(tokens[run])))
-        tasks = (spans[run] for run in order)
-        for done in self.fan_out.run(
-            SortDocuments(self.context), tasks, lambda span: f"parts {span[1]} to {span[2] - 1}"
-        ):
-            self.fan_out.advance(done.value)
+            order = self.rank_share.order(
+                missing,
+                list_done(),
+                lambda: list_done() | is_complete(folder),  # a complete export needs no runs
+                lambda run: self.fan_out.skip(int(tokens[run])),
+            )
+        tasks = shuffle.merges(number) if number else self._spans()
+        wanted = (tasks[run - level.first] for run in order)
+        for done in self.fan_out.run(WriteSortedRun(self.context), wanted, lambda task: f"sorted run {task[0]}"):
+            self.fan_out.advance(int(tokens[done.item[0]]))
 
     def _count_bins(self) -> Blocks:
-        """Count ranges of keys as blocks, from the indexes of the sorted runs."""
-        folder, frozen = folder_at(self.context.out), self.context.frozen
-        documents, tokens = np.zeros((2, frozen.job.streams, frozen.bins), np.int64)
-        numbers = [run for run, _, _ in self._spans()]
+        """Count ranges of keys as blocks, from the indexes of the sorted runs of the last level."""
+        folder, frozen, level = folder_at(self.context.out), self.context.frozen, self.context.shuffle.levels[-1]
+        documents, tokens = np.zeros((2, frozen.job.streams, level.slices, level.bins_in_run), np.int64)
         read = functools.partial(sorted_runs.counts, folder, frozen.work_digest())
-        for more_documents, more_tokens in prefetch_map(folder, read, numbers):
-            documents += more_documents.reshape(documents.shape)
-            tokens += more_tokens.reshape(documents.shape)
-        return Blocks(documents, tokens)
+        for run, counts in zip(level.runs, prefetch_map(folder, read, level.runs), strict=True):
+            for total, more in zip((documents, tokens), counts, strict=True):
+                total[:, level.slice_of(run)] += more.reshape(frozen.job.streams, -1)
+        return Blocks(*(total.reshape(frozen.job.streams, -1) for total in (documents, tokens)))
 
     def _spans(self) -> list[tuple[int, int, int]]:
         return sorted_runs.spans(self.manifest["tokens"].to_numpy(), self.context.frozen.run_tokens)

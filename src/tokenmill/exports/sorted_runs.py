@@ -1,8 +1,8 @@
 """Sorted runs: the temporary files of a shuffle. A run holds the documents of some parts, sorted by stream and key.
 
-A range of keys is one range of each run, so a shard reads one range per run, however many parts there are. Ranges are
-read, not mapped: the kernel loads more of a map than is touched, and with hundreds of runs this exceeds the memory
-budget.
+A range of keys is one range of each run, so a shard reads one range per run, however many parts there are. A run that
+was merged from others has one range of their keys (`exports/shuffle.py`). Ranges are read, not mapped: the kernel loads
+more of a map than is touched, and with hundreds of runs this exceeds the memory budget.
 
     00000003.tokens      the tokens of all documents
     00000003.documents   a record for each document: its end, row and source
@@ -12,7 +12,7 @@ budget.
     00000003.index       for each bin and for the end, the documents before it; then the tokens before it; then the
                          checksums. Published last, so its existence commits the run
 
-A resumed export compares the checksums of the runs that exist, and sorts the parts of a damaged run again.
+A resumed export compares the checksums of the runs that exist, and sorts or merges a damaged run again.
 """
 
 from __future__ import annotations
@@ -87,12 +87,15 @@ def committed(folder: Folder, count: int) -> npt.NDArray[np.bool_]:
     return numbered_files(folder, RUNS, "index", count)
 
 
+def discard(folder: Folder, run: int) -> None:
+    """Remove a run: first its index, which commits it."""
+    for extension in ("index", *_FILES):
+        folder.discard(_name(run, extension))
+
+
 def counts(folder: Folder, digest: str, run: int) -> tuple[Counts, Counts]:
     """Return the documents and the tokens in each bin of a run of the export with this digest."""
-    index, (export, *_) = _read_index(folder, run)
-    if export != _owner(digest, run):
-        raise _corrupt(folder, run, "it is of another export")
-    documents, tokens = np.diff(index)
+    documents, tokens = np.diff(_own_index(folder, run, digest))
     if bool((documents < 0).any()) or bool((tokens < 0).any()) or tokens.sum(dtype=np.float64) >= 2.0**62:
         raise _corrupt(folder, run, "it has negative or impossible counts")
     return documents, tokens
@@ -108,6 +111,14 @@ def is_intact(folder: Folder, run: int, digest: str) -> bool:
         ]
     except (StoreError, StorageError):
         return False
+
+
+def _own_index(folder: Folder, run: int, digest: str) -> Counts:
+    """The counts before each bin of a run of the export with this digest."""
+    index, (export, *_) = _read_index(folder, run)
+    if export != _owner(digest, run):
+        raise _corrupt(folder, run, "it is of another export")
+    return index
 
 
 def _read_index(folder: Folder, run: int) -> tuple[Counts, tuple[str, ...]]:
@@ -148,9 +159,15 @@ class SortedRunRange:
         return read_columns(folder, _name(self.run, "kept"), columns, first + start, first + stop)
 
 
-def read_range(folder: Folder, run: int, low: int, high: int) -> SortedRunRange:
-    """Read the documents of bins [low, high), without their tokens, in two reads."""
-    index = np.frombuffer(folder.ranges.read_at(_name(run, "index"), low * 8, (high - low + 1) * 8), "<i8")
+def read_range(folder: Folder, run: int, low: int, high: int, digest: str | None = None) -> SortedRunRange:
+    """Read the documents of bins [low, high), without their tokens, in two reads.
+
+    With the digest of its export, the index is read as a whole and checked.
+    """
+    if digest is not None:
+        index = _own_index(folder, run, digest)[0, low : high + 1]
+    else:
+        index = np.frombuffer(folder.ranges.read_at(_name(run, "index"), low * 8, (high - low + 1) * 8), "<i8")
     start, stop = int(index[0]), int(index[-1])
     if not 0 <= start <= stop:
         raise _corrupt(folder, run, "its index does not rise")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, StoreError
@@ -16,16 +17,16 @@ from tokenmill.exports.documents import (
     DocumentRange,
     DocumentTable,
     PartDocuments,
-    Shuffle,
     SortedRunDocuments,
     take_documents,
 )
 from tokenmill.exports.formats import find_format
-from tokenmill.exports.formats.protocol import Content, FileRegion, Shard, ShardRecord
+from tokenmill.exports.formats.protocol import COLUMN_TYPES, Content, FileRegion, Shard, ShardRecord
 from tokenmill.exports.job import ExportJob, FrozenExport, is_complete
 from tokenmill.exports.kept_columns import conform
 from tokenmill.exports.shards import Counts, ShardTask, SplitAndShuffle
 from tokenmill.exports.shards import tasks as shard_tasks
+from tokenmill.exports.shuffle import Level, Shuffle
 from tokenmill.storage import Folder, folder_at, prefetch_map
 from tokenmill.store.listed_parts import ListedParts
 from tokenmill.store.part import PartContent, TokenArray
@@ -67,8 +68,15 @@ class ExportContext:
             return PartDocuments(
                 self.parts.folder, self.order, self.open_part, stream, blocks, self.read_kept, check_lengths
             )
-        columns = self.frozen.job.with_columns
-        return SortedRunDocuments(folder_at(self.out), self.order, self.shuffle, stream, blocks, columns)
+        level = self.shuffle.levels[-1]
+        return self.sorted_documents(level, range(level.groups), stream, blocks)
+
+    def sorted_documents(
+        self, level: Level, groups: range, stream: int, bins: range, digest: str | None = None
+    ) -> SortedRunDocuments:
+        """Return the documents of some groups and bins of a level of sorted runs."""
+        ranges, columns = level.ranges(groups, stream, bins), self.frozen.job.with_columns
+        return SortedRunDocuments(folder_at(self.out), self.order, self.shuffle.dtype, ranges, columns, digest)
 
     def read_kept(self, part: int) -> pa.Table:
         """Read the kept columns of a part that the export has, in its types."""
@@ -94,28 +102,50 @@ class CountStreams:
         return documents, tokens
 
 
+# Documents in the order of a sorted run: tokens, origins, the stream of each, and the kept columns.
+SortedDocuments = tuple[TokenArray, DocumentTable, npt.NDArray[np.uint8], pa.Table | None]
+
+
 @dataclass(frozen=True, slots=True)
-class SortDocuments:
-    """Writes a sorted run from some parts."""
+class WriteSortedRun:
+    """Writes a sorted run from some parts, or from the runs of some groups of the level before."""
 
     context: ExportContext
 
-    def __call__(self, task: tuple[int, int, int]) -> int:
-        """Take run number, first part and last part + 1. Return the number of tokens read.
+    def __call__(self, task: tuple[int, int, int]) -> None:
+        """Take the number of the run, the first part or group, and the last one + 1.
 
-        Another rank may have completed the export meanwhile, and removed the sorted runs.
+        Another rank may have written the run or completed the export meanwhile, and removed what this one reads.
         """
         folder = folder_at(self.context.out)
         try:
-            return self._sort(folder, *task)
+            self._write(folder, *task)
         except StoreError:
-            if not is_complete(folder):
+            shuffle = self.context.shuffle
+            if not (is_complete(folder) or shuffle.done(sorted_runs.committed(folder, shuffle.runs))[task[0]]):
                 raise
-            return 0
 
-    def _sort(self, folder: Folder, run: int, start: int, stop: int) -> int:
-        job, bins, order = self.context.frozen.job, self.context.frozen.bins, self.context.order
-        contents = list(self.context.contents(range(start, stop), check_content=True))
+    def _write(self, folder: Folder, run: int, start: int, stop: int) -> None:
+        job, shuffle = self.context.frozen.job, self.context.shuffle
+        number = shuffle.level_of(run)
+        level = shuffle.levels[number]
+        if number:
+            sorted_ = self._merge(shuffle.levels[number - 1], range(start, stop), level.slice_of(run))
+        else:
+            sorted_ = self._sort(range(start, stop))
+        tokens, origins, stream, columns = sorted_
+        # There are 2^n bins, and a key's bin is its highest n bits.
+        bin_of = self.context.order.keys(origins.source, origins.row) >> np.uint64(65 - level.bins.bit_length())
+        width = level.bins_in_run
+        bin_in_run = bin_of.astype(np.int64) % width + stream.astype(np.int64) * width
+        content = PartContent(tokens, np.append(0, np.cumsum(origins.lengths)), origins.source, origins.row)
+        kept = b"" if columns is None else sorted_runs.encode_columns(columns, job.with_columns)
+        digest = self.context.frozen.work_digest()
+        sorted_runs.publish_sorted_run(folder, run, digest, content, bin_in_run, width * job.streams, kept)
+
+    def _sort(self, parts: range) -> SortedDocuments:
+        order = self.context.order
+        contents = list(self.context.contents(parts, check_content=True))
         origins = DocumentTable.concatenate([DocumentTable.of_part(part) for part in contents])
         selected = order.selected(origins.source, origins.row)
         chosen = np.arange(len(origins.row)) if selected is None else np.flatnonzero(selected)
@@ -123,25 +153,33 @@ class SortDocuments:
             origins = origins.take(chosen)
         keys = order.keys(origins.source, origins.row)
         stream = order.streams(origins.source, origins.row)
-        sorting = np.argsort(keys, kind="stable") if stream is None else np.lexsort((keys, stream))
-        # There are 2^n bins, and a key's bin is its highest n bits.
-        bin_of = (keys >> np.uint64(65 - bins.bit_length())).astype(np.int64)
-        if stream is not None:
-            bin_of += stream.astype(np.int64) * bins
-        ordered = origins.take(sorting)
-        content = PartContent(
-            take_documents([(part.tokens, part.offsets) for part in contents], chosen[sorting]),
-            np.append(0, np.cumsum(ordered.lengths)),
-            ordered.source,
-            ordered.row,
-        )
-        kept = b""
+        stream = np.zeros(len(keys), np.uint8) if stream is None else stream
+        sorting = np.lexsort((keys, stream))
+        tokens = take_documents([(part.tokens, part.offsets) for part in contents], chosen[sorting])
+        columns = None
+        if self.context.frozen.job.with_columns:
+            values = pa.concat_tables(map(self.context.read_kept, parts))
+            columns = values.take(pa.array(chosen[sorting]))
+        return tokens, origins.take(sorting), stream[sorting], columns
+
+    def _merge(self, before: Level, groups: range, slice_: int) -> SortedDocuments:
+        """Read one range of keys of some runs. The indexes of runs that are merged count just these ranges."""
+        job, digest, bins = self.context.frozen.job, self.context.frozen.work_digest(), range(slice_, slice_ + 1)
+        read = self.context.sorted_documents
+        streams = [read(before, groups, stream, bins, digest) for stream in range(job.streams)]
+        counts = [len(documents.origins.lengths) for documents in streams]
+        held = [(documents, count) for documents, count in zip(streams, counts, strict=True) if count]
+        tokens = [documents.tokens(0, count) for documents, count in held]
+        columns = None
         if job.with_columns:
-            values = pa.concat_tables([self.context.read_kept(part) for part in range(start, stop)])
-            kept = sorted_runs.encode_columns(values.take(pa.array(chosen[sorting])), job.with_columns)
-        digest = self.context.frozen.work_digest()
-        sorted_runs.publish_sorted_run(folder, run, digest, content, bin_of[sorting], bins * job.streams, kept)
-        return sum(len(part.tokens) for part in contents)
+            none = pa.table({column.name: pa.array([], COLUMN_TYPES[column.type]) for column in job.with_columns})
+            columns = pa.concat_tables([none, *(documents.columns(0, count) for documents, count in held)])
+        return (
+            np.concatenate([np.empty(0, self.context.shuffle.dtype), *tokens]),
+            DocumentTable.concatenate([documents.origins for documents in streams]),
+            np.repeat(np.arange(job.streams, dtype=np.uint8), counts),
+            columns,
+        )
 
 
 @dataclass(frozen=True, slots=True)
