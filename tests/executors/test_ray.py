@@ -145,7 +145,7 @@ def test_quick_items_share_calls(make: Make, monkeypatch: pytest.MonkeyPatch) ->
     calls: list[object] = []
     real = executor._cluster.answer
 
-    def answer(call: object) -> object:
+    def answer(call: Any) -> object:
         calls.append(call)
         return real(call)
 

@@ -153,8 +153,8 @@ class WriteSortedRun:
             origins = origins.take(chosen)
         keys = order.keys(origins.source, origins.row)
         stream = order.streams(origins.source, origins.row)
+        sorting = np.argsort(keys, kind="stable") if stream is None else np.lexsort((keys, stream))
         stream = np.zeros(len(keys), np.uint8) if stream is None else stream
-        sorting = np.lexsort((keys, stream))
         tokens = take_documents([(part.tokens, part.offsets) for part in contents], chosen[sorting])
         columns = None
         if self.context.frozen.job.with_columns:
