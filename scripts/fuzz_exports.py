@@ -64,7 +64,7 @@ def random_options(rng: random.Random, name: str, tokens: int) -> dict[str, Any]
         "shuffle": [0, 1, 7, 1 << 63],
         "shard_tokens": [n for n in (1, 3, 100, 700, 1000, 5000, 20_000, 100_000) if tokens // n < 300],
         "tail": ["keep", "drop", "merge"],
-        "end_token": ["appended", "prepended"],
+        "eot_position": ["appended", "prepended"],
         "dtype": ["uint16", "int32", "uint32"],
         "sequence_tokens": [1, 2, 16, 255, 256, 1000] if name == "mds" else [],
     }
@@ -90,7 +90,7 @@ def difference(store: tokenmill.Store, out: Path, name: str, options: dict[str, 
     traits = find_format(name).SPEC
     val = options.get("val", traits.defaults.val)
     share = float(val) if val not in {None, "none", "first-shard"} else None
-    end = options.get("end_token", traits.defaults.end)
+    end = options.get("eot_position", traits.defaults.end)
     expected = {split: flat(documents) for split, documents in model(store, share, options.get("shuffle"), end).items()}
     found = read_back(out, name) if done.files else {}
     tokens = {split: np.concatenate([each for each, _ in of]).tolist() for split, of in found.items()}
