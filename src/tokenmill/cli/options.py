@@ -42,7 +42,7 @@ _SETTINGS = "tokenmill.settings"
 # Of commands with many options, --help shows these, and --help-all shows all.
 COMMON = {
     "prepare": "--tokenizer --out --to --val --shuffle --column --separator --template --keep --where --workers",
-    "plan": "--tokenizer --to --shuffle --column --separator --template --where --workers --nodes --cores",
+    "plan": "--tokenizer --out --to --shuffle --column --separator --template --where --workers --nodes --cores",
     "export": "--to --out --val --shuffle --shard-tokens --workers",
 }
 

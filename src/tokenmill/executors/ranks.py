@@ -35,7 +35,7 @@ KUBERNETES = "JOB_COMPLETION_INDEX"
 TORCH = ("RANK", "WORLD_SIZE")
 
 
-class Listing:
+class DoneListing:
     """A function that lists which items are done, and whether it is time to call it again."""
 
     def __init__(self, function: Callable[[], npt.NDArray[np.bool_]]) -> None:
@@ -84,7 +84,7 @@ class RankShare:
         `is_done` says which of all items were done so far, and `list_done` lists them. `on_skip` is called for an item
         that is done by then.
         """
-        listing = Listing(list_done)
+        listing = DoneListing(list_done)
         is_own = self.stripes(len(is_done))[items]
 
         def not_done(numbers: npt.NDArray[np.int64], interval: float) -> Iterator[int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.executors.ranks import SHARED_LISTING_SECONDS, Listing
+from tokenmill.executors.ranks import SHARED_LISTING_SECONDS, DoneListing
 from tokenmill.pipeline.driving.context import RunContext
 from tokenmill.pipeline.driving.isolation import Isolation
 from tokenmill.pipeline.unit import plan
@@ -31,7 +31,7 @@ class CommittedUnits:
         self._total_bytes = int(self._planned_bytes.sum())
         self._in_flight: set[int] = set()
         self._seen_in_flight: set[int] = set()
-        self._listing = Listing(self._list)
+        self._listing = DoneListing(self._list)
         self.restart(recheck=False)
 
     def restart(self, *, recheck: bool) -> None:
