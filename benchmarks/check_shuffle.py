@@ -2,7 +2,7 @@
 old order, and memory under the budget on a store ten times as large.
 
     python -m benchmarks.check_shuffle [--memory 1.2GB] [--times 10] [--small-tokens 200M] [--kills 12] [--seed N]
-    python -m benchmarks.check_shuffle --most-runs 8 --small-store STORE --times 4 --kills 20
+    python -m benchmarks.check_shuffle --most-runs 8 --small-store STORE --times 4 --kills 20 --step 24
 
 On a store of --small-tokens random tokens, or on --small-store, `tokenmill export --to llmc --shuffle 7` runs with 1, 2
 and 4 workers, and with 2 workers while its process group is killed --kills times at random moments; all have to give
@@ -129,7 +129,7 @@ def kill_often(export: list[str], out: str, options: argparse.Namespace) -> list
     rng, states = random.Random(options.seed), [(0, 0)]
     while len(states) <= options.kills:
         process = subprocess.Popen(export, stdout=subprocess.DEVNULL, start_new_session=True)
-        target = sum(states[-1]) + rng.randint(0, 4)
+        target = sum(states[-1]) + rng.randint(0, options.step)
         while process.poll() is None and sum(progress(out)) < target:
             time.sleep(0.005)
         time.sleep(rng.uniform(0, 0.2))
@@ -244,6 +244,7 @@ def main() -> int:
     parser.add_argument("--most-runs", type=int, help="the sorted runs that a task reads from, at most")
     parser.add_argument("--shard-tokens", default="100M")
     parser.add_argument("--kills", type=int, default=12)
+    parser.add_argument("--step", type=int, default=4, help="runs and shards between two kills, at most")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--directory", help="where to work; needs three times the large store")
     options = parser.parse_args()
