@@ -1,8 +1,9 @@
 """How time, memory and requests grow with the corpus: `tokenmill prepare` of 0.1 to 10 GB of text.
 
-Each corpus repeats the corpora of the tests in other orders. The largest one that S3 gets (--bucket-megabytes) and all
-smaller ones are also prepared from a bucket into a bucket, through a proxy that counts the requests (SeaweedFS on
-loopback). The figures go to benchmarks/growth.json, from which `scripts/write_scale.py` draws docs/scale.svg.
+Each corpus repeats the corpora of the tests in other orders. Corpora of at most --bucket-megabytes are prepared twice
+more: while the memory of all processes is watched, which takes time by itself, and from a bucket into a bucket, through
+a proxy that counts the requests (SeaweedFS on loopback). The figures go to benchmarks/growth.json, from which
+`scripts/write_scale.py` draws docs/scale.svg.
 
     TOKENMILL_TEST_DATA=DIR python -m benchmarks.growth --megabytes 100,300,1000,3000,10000
 """
@@ -22,7 +23,7 @@ from typing import Any
 from benchmarks.corpora import Corpus, add_corpus_option, build_corpus, read_originals
 from benchmarks.memory import measure
 from benchmarks.network import prepare
-from benchmarks.processes import tokenmill_command
+from benchmarks.processes import time_process, tokenmill_command
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.seaweed import start_seaweed
 from tokenmill.system import machine
@@ -48,23 +49,20 @@ def run_size(megabytes: int, options: argparse.Namespace, scratch: Path) -> dict
     """The figures of one corpus."""
     sources, store = scratch / "sources", scratch / "store"
     corpus = build_corpus(read_originals(options.corpus), str(sources), megabytes * 10**6)
-    os.sync()
-    measured = measure([*tokenmill_command("prepare"), str(sources), "--tokenizer", "gpt2", "--out", str(store)])
-    answer = measured.answer
-    requests = count_requests(corpus, options, scratch) if megabytes <= options.bucket_megabytes else {}
-    figures = {
+    command = [*tokenmill_command("prepare"), str(sources), "--tokenizer", "gpt2", "--out"]
+    timed = time_process([*command, str(store)])
+    is_small = megabytes <= options.bucket_megabytes
+    return {
         "text_bytes": corpus.text_bytes,
         "source_bytes": sum(os.path.getsize(path) for path in corpus.files),
         "store_bytes": sum(path.stat().st_size for path in store.rglob("*") if path.is_file()),
         "files": len(corpus.files),
-        "units": answer["units"],
-        "seconds": round(measured.seconds, 2),
-        "tree_bytes": measured.tree_bytes,
-        "requests": requests,
+        "units": timed.answer["units"],
+        "seconds": round(timed.seconds, 2),
+        "others": round(timed.others, 3),
+        "tree_bytes": measure([*command, str(scratch / "watched")]).tree_bytes if is_small else 0,
+        "requests": count_requests(corpus, options, scratch) if is_small else {},
     }
-    shutil.rmtree(sources)
-    shutil.rmtree(store)
-    return figures
 
 
 def main() -> None:
@@ -72,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_corpus_option(parser)
     parser.add_argument("--megabytes", default="100,300,1000,3000,10000", help="text of each corpus")
-    parser.add_argument("--bucket-megabytes", type=int, default=1000, help="most text that is also read from a bucket")
+    parser.add_argument("--bucket-megabytes", type=int, default=1000, help="most text of the other runs")
     parser.add_argument("--tmp", help="where the temporary directory is made")
     options = parser.parse_args()
     options.tokenizer, options.workers = "gpt2", machine.cores()

@@ -101,7 +101,7 @@ def panels() -> Iterator[Panel]:
         return work(text).on(nodes, CORES)
 
     cores = GROWTH["cores"]
-    tree = GROWTH["sizes"][-1]["tree_bytes"]
+    tree = max(each["tree_bytes"] for each in GROWTH["sizes"])
     yield Panel(
         "Time",
         duration,
