@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import pytest
 
 import tokenmill
 from tests.exports.test_ranks import require_clean
-from tests.support import ROOT
+from tests.support import ROOT, remote_runs
 from tests.support.corpora import SMALL_TIKTOKEN, write_parquet
 from tests.support.export_harm import tree
 from tests.support.export_model import END, flat, model, read_back
@@ -138,24 +137,7 @@ def start(store: str, out: Path, *options: object) -> subprocess.Popen[str]:
     """Start a slow export within the limits in a process of its own."""
     words = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS["llmc"].items()]
     words += ["--to", "llmc", "--out", str(out), "--shuffle", str(SEED), "--workers", "1", *map(str, options)]
-    return subprocess.Popen(
-        [sys.executable, "-c", SLOW_COMMAND, "export", store, *words, "--json"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-@pytest.fixture
-def started() -> Iterator[list[subprocess.Popen[str]]]:
-    """The processes of a test; those that are left at its end are killed."""
-    processes: list[subprocess.Popen[str]] = []
-    yield processes
-    for process in processes:
-        if process.poll() is None:
-            kill(process)
+    return remote_runs.start("export", store, *words, "--json", code=SLOW_COMMAND)
 
 
 @pytest.mark.fast

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 import tokenmill
+from tests.support import remote_runs
 from tests.support.command import run as run_command
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.erasing import erase_rows
@@ -97,25 +97,7 @@ def start(store: str, out: object, to: str, rank: int, of: int = 4, **environmen
     """Start a slow rank in a process of its own."""
     words = [f"--{name.replace('_', '-')}={value}" for name, value in FORMATS[to].items()]
     words += ["--to", to, "--out", str(out), "--rank", str(rank), "--of", str(of), "--workers", "1", "--json"]
-    return subprocess.Popen(
-        [sys.executable, "-c", SLOW_RANK, "export", store, *words],
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-@pytest.fixture
-def started() -> Iterator[list[subprocess.Popen[str]]]:
-    """The processes of a test; those that are left at its end are killed."""
-    processes: list[subprocess.Popen[str]] = []
-    yield processes
-    for process in processes:
-        if process.poll() is None:
-            kill(process)
+    return remote_runs.start("export", store, *words, code=SLOW_RANK, **environment)
 
 
 def require_clean(out: Path) -> None:

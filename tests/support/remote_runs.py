@@ -48,11 +48,15 @@ class Ended:
         return json.loads(self.out)
 
 
-def start(*arguments: object, **environment: str | None) -> subprocess.Popen[str]:
-    """Start the command as the leader of its own process group; None removes a variable from its environment."""
+def start(*arguments: object, code: str | None = None, **environment: str | None) -> subprocess.Popen[str]:
+    """Start the command, or code that runs it, as the leader of its own process group.
+
+    None removes a variable from its environment.
+    """
+    program = ("-m", "tokenmill") if code is None else ("-c", code)
     changed = {name: value for name, value in {**os.environ, **environment}.items() if value is not None}
     return subprocess.Popen(
-        [sys.executable, "-m", "tokenmill", *map(str, arguments)],
+        [sys.executable, *program, *map(str, arguments)],
         env=changed,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
