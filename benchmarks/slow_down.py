@@ -183,9 +183,13 @@ def row(*cells: object) -> None:
 
 
 def rate_of(times: list[float]) -> float:
-    """How many there were a second, without the first fifth: a prefix that was idle takes some at once."""
-    rest = times[len(times) // 5 :]
-    return (len(rest) - 1) / (rest[-1] - rest[0])
+    """How many there were a second, without the first and the last fifth.
+
+    A prefix that was idle takes some at once, and few requests are in flight at the end.
+    """
+    fifth = len(times) // 5
+    middle = times[fifth : len(times) - fifth]
+    return (len(middle) - 1) / (middle[-1] - middle[0])
 
 
 def twice(proxy: Proxy) -> int:
