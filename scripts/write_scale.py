@@ -25,8 +25,8 @@ PAGE, PICTURE = ROOT / "docs" / "scale.md", ROOT / "docs" / "scale.svg"
 GROWTH = json.loads((ROOT / "benchmarks" / "growth.json").read_text())
 BEGIN, END = "<!-- written by scripts/write_scale.py -->\n", "<!-- end -->\n"
 
-# FineWeb's own figures: 71 TB of text, 44 TB of Parquet in 20,500 files of 110 dumps, and a store of 30 TB.
-TEXT, SOURCES, FILES, DUMPS, STORE = 71e12, 44e12, 20_500, 110, 30e12
+# FineWeb's own figures: 71 TB of text, 44 TB of Parquet in 20,500 files, and a store of 30 TB.
+TEXT, SOURCES, FILES, STORE = 71e12, 44e12, 20_500, 30e12
 NODES, CORES = (1, 16, 256), 16
 # Dollars of a core-hour, assumed; the CPU time that a network adds, measured by `benchmarks.network`.
 CORE_DOLLARS, NETWORK = 0.045, 1.1
@@ -45,8 +45,8 @@ def work(text: float, network: float = NETWORK) -> Workload:
     share = text / TEXT
     seconds = network * text / core_rate()
     units = max(1, round(text / default_unit_bytes(int(text))))
-    files, dumps = max(1, round(FILES * share)), max(1, round(DUMPS * share))
-    return Workload(dumps, files, units, round(SOURCES * share), STORE * share, Estimate(seconds, seconds))
+    files = max(1, round(FILES * share))
+    return Workload(files, units, round(SOURCES * share), STORE * share, Estimate(seconds, seconds))
 
 
 def table() -> str:

@@ -6,7 +6,6 @@ from itertools import repeat
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tokenmill.api.job_file import with_job
 from tokenmill.api.prepare import PrepareCall, read_call
@@ -113,9 +112,7 @@ def _estimate(  # noqa: PLR0913, PLR0917 - a request, and what is the same for a
         notices.append("rows that are left out (--deny, --dedup) are not subtracted")
     seconds = expected.seconds
     disk_bytes = expected.disk_bytes([Footprint.of_store(job.tokenizer.dtype)])
-    paths = request.discovery.table["path"]
-    directories = pc.count_distinct(pc.replace_substring_regex(paths, "/[^/]*$", "")).as_py()
-    work = Workload(directories, len(paths), len(units), request.source_bytes, disk_bytes.high, seconds)
+    work = Workload(len(request.discovery.table), len(units), request.source_bytes, disk_bytes.high, seconds)
     exports = [Footprint.of_export(each.dtype, call.given.shuffle) for each in call.exports(job.tokenizer)]
     return PlanResult(
         tokenizer=job.tokenizer.name,

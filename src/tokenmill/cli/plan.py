@@ -60,8 +60,8 @@ def _store(result: PlanResult) -> Iterable[output.Line]:
 _LIMITS = {
     "cores": "the cores",
     "units": "units: fewer than cores",
-    "reads": "reads of S3 below one directory",
-    "writes": "writes of S3 below one directory",
+    "reads": "the reads that S3 takes in a second",
+    "writes": "the writes that S3 takes in a second",
 }
 
 

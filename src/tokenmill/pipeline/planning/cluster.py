@@ -9,10 +9,9 @@ import msgspec
 from tokenmill.humanize import Readable
 from tokenmill.pipeline.planning.estimate import START_SECONDS, Estimate
 
-# Requests to object storage: of a unit for its rows and for its part; of a file for its footer, when the plan is made
-# and by each worker that reads the file (at most once for each of its units); and the names that a listing returns.
-UNIT_READS = 2
-UNIT_WRITES = 1
+# Requests to object storage: of a unit for its rows, one that looks for its part, and one that writes it; of a file for
+# its footer, when the plan is made and by each worker that reads the file (at most once for each of its units); and the
+# names that a listing returns.
 PLAN_READS = 3
 FOOTER_READS = 2
 LISTED_NAMES = 1000
@@ -20,8 +19,8 @@ LISTED_NAMES = 1000
 # How often each node lists the parts: when it starts, and when its own units are done.
 LISTINGS = 2
 
-# The requests that S3 takes in a second below one prefix, as Amazon states them. One driver dispatches more units
-# (`benchmarks.million_units`), so it never is the limit.
+# The requests that S3 takes in a second for names that it keeps together, as Amazon states them: those of the sources,
+# and those of the parts. One driver dispatches more units (`benchmarks.million_units`), so it never is the limit.
 PREFIX_READS = 5500
 PREFIX_WRITES = 3500
 
@@ -39,8 +38,8 @@ class ClusterEstimate(Readable, msgspec.Struct, frozen=True):
         seconds: The time.
         one_node_seconds: The time on one of these nodes.
         core_hours: The time of all cores that work.
-        limit: What bounds the time: `cores`, `units` (there are fewer than cores), `reads` (of the directories of the
-            sources) or `writes` (of parts, which are all in one directory).
+        limit: What bounds the time: `cores`, `units` (there are fewer than cores), `reads` (what S3 takes for the
+            sources in a second) or `writes` (the same for the parts).
         reads: The requests that read.
         writes: The requests that write.
         listings: The requests that list names.
@@ -67,7 +66,6 @@ class ClusterEstimate(Readable, msgspec.Struct, frozen=True):
 class Workload:
     """The figures of a job. `seconds` is the time of all cores together."""
 
-    directories: int
     files: int
     units: int
     source_bytes: int
@@ -77,13 +75,10 @@ class Workload:
     def on(self, nodes: int, cores: int) -> ClusterEstimate:
         """What the job takes on so many nodes of so many cores."""
         footers = min(self.files * nodes * cores, self.units)
-        reads = UNIT_READS * self.units + PLAN_READS * self.files + FOOTER_READS * footers
-        writes = UNIT_WRITES * self.units
+        source_reads = self.units + PLAN_READS * self.files + FOOTER_READS * footers
+        reads, writes = source_reads + self.units, self.units
         listings = LISTINGS * nodes * -(-self.units // LISTED_NAMES)
-        bounds = {
-            "reads": reads / PREFIX_READS / max(self.directories, 1),
-            "writes": writes / PREFIX_WRITES,
-        }
+        bounds = {"reads": source_reads / PREFIX_READS, "writes": writes / PREFIX_WRITES}
         fast, slow = (
             {"cores": work / (nodes * cores), "units": work / max(self.units, 1), **bounds}
             for work in (self.seconds.low, self.seconds.high)
