@@ -31,8 +31,19 @@ EngineName = Literal["auto", "gigatoken", "tiktoken", "tokenizers"]
 BadDocumentAction = Literal["quarantine", "fail"]
 Dedup = Literal["exact", "none"]
 # The arrays of a batch.
-Field = Literal["input_ids", "labels", "tokens", "position_ids", "cu_seqlens", "document_ids", "source_ids"]
+Field = Literal[
+    "input_ids",
+    "labels",
+    "tokens",
+    "position_ids",
+    "cu_seqlens",
+    "document_ids",
+    "source_ids",
+    "loss_mask",
+    "trained_tokens",
+]
 EndTokenPosition = Literal["appended", "prepended"]
+Mask = Literal["ignore"]
 Null = Literal["skip", "empty"]
 Packing = Literal["concat", "best-fit"]
 Shuffle = Literal["full", "window", "none"]
@@ -98,6 +109,12 @@ class JobOptions:
         metavar="NAME",
         unset="text, or the named dataset's own",
         of_store=True,
+    )
+    segments: str | None = _columns(
+        "Column of lists of {text, train}: a document of pieces, of which some are trained on.",
+        metavar="NAME",
+        of_store=True,
+        can_be_off=True,
     )
     separator: str | None = _columns(
         "Document separator in .txt files, such as '\\n\\n'.",
@@ -166,6 +183,9 @@ class ShardOptions:
     shard_tokens: str | int | None = _shards("Tokens per shard, such as 100M.", metavar="N", unset="by format")
     tail: Tail | None = _shards(
         "Last shard, if it is not full: keep it, drop it, or merge it with the one before.", unset="by format"
+    )
+    mask: Mask | None = _shards(
+        "What files without a mask do with tokens that are not trained on: ignore trains on all.", unset="refused"
     )
 
 

@@ -11,9 +11,10 @@ import pytest
 
 import tokenmill
 from tests.support.small_stores import prepare, rewrite_part, rewrite_run, write_source
+from tokenmill import spans as spans_module
 from tokenmill.errors import CorruptStore, StoreError
+from tokenmill.spans import Spans
 from tokenmill.storage import folder_at
-from tokenmill.store import train_spans
 from tokenmill.store.chain import read_head
 from tokenmill.store.layout import part_name
 from tokenmill.store.part import (
@@ -27,24 +28,23 @@ from tokenmill.store.part import (
     write_part,
 )
 from tokenmill.store.part_ranges import open_ranged
-from tokenmill.store.train_spans import TrainSpans
 
 SPANS = [[0, 1, 2, 4], [], [1, 3]]
 LENGTHS = [4, 2, 3]
 
 
-def spans_of(lists: list[list[int]]) -> TrainSpans:
+def spans_of(lists: list[list[int]]) -> Spans:
     offsets = np.cumsum([0, *map(len, lists)])
-    return TrainSpans(np.array([value for one in lists for value in one], np.uint32), offsets)
+    return Spans(np.array([value for one in lists for value in one], np.uint32), offsets)
 
 
-def lists_of(spans: TrainSpans | None) -> list[list[int]]:
+def lists_of(spans: Spans | None) -> list[list[int]]:
     assert spans is not None
     lists: list[list[int]] = spans.array().to_pylist()
     return lists
 
 
-def content_with(spans: TrainSpans | None) -> PartContent:
+def content_with(spans: Spans | None) -> PartContent:
     """Three documents, of which two are pieces of one row."""
     offsets = np.cumsum([0, *LENGTHS])
     source, row = np.zeros(3, np.uint32), np.array([5, 5, 8], np.uint64)
@@ -107,7 +107,7 @@ def test_what_no_document_can_have_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int, lists: list[list[int]]
 ) -> None:
     """Spans lie in their document, in order; however many are checked at once."""
-    monkeypatch.setattr(train_spans, "SPANS_PER_BATCH", batch)
+    monkeypatch.setattr(spans_module, "SPANS_PER_BATCH", batch)
     documents = content_with(None).offsets
     assert spans_of(SPANS).fit(documents)
     assert not spans_of(lists).fit(documents)

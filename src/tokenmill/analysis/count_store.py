@@ -8,7 +8,7 @@ import math
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -38,7 +38,7 @@ from tokenmill.storage.digest import hash_of
 from tokenmill.store import layout, quarantine, tables
 from tokenmill.store.collection import Collection, trial_notes
 from tokenmill.store.job import read_vocabulary
-from tokenmill.store.manifest import ControlTokens
+from tokenmill.store.manifest import ControlTokens, trained_tokens
 from tokenmill.store.member import Member
 from tokenmill.tokenization.token_bytes import token_bytes_lookup
 
@@ -176,7 +176,17 @@ class StoreCounter:
             control_tokens=functools.reduce(
                 ControlTokens.plus, (ControlTokens.of(member.manifest) for member in members)
             ),
+            trained_tokens=_trained(members),
         )
+
+
+def _trained(members: Sequence[Member]) -> int | None:
+    """How many tokens of the stores are trained on; None if all are."""
+    counts = [trained_tokens(member.manifest) for member in members]
+    if all(count is None for count in counts):
+        return None
+    tokens = (int(member.manifest["tokens"].to_numpy().sum()) for member in members)
+    return sum(own if count is None else count for count, own in zip(counts, tokens, strict=True))
 
 
 def _results(

@@ -154,3 +154,4 @@ class Statistics(Readable, msgspec.Struct, frozen=True):
     notices: list[str]
     stores: Breakdown | None = None
     control_tokens: ControlTokens = ControlTokens(0, 0)
+    trained_tokens: int | None = None

@@ -18,6 +18,7 @@ from tokenmill.sources import ROW_KINDS, file_at
 from tokenmill.sources.line_numbers import line_numbers
 from tokenmill.store.chain import Change
 from tokenmill.store.job import Run
+from tokenmill.store.manifest import trained_tokens
 from tokenmill.store.part import SkippedRow
 from tokenmill.store.reader import Store
 from tokenmill.system.arguments import checked
@@ -34,6 +35,7 @@ class StoreInfo(Readable, msgspec.Struct, frozen=True):
     skipped_rows: int
     run: Run
     history: list[Change] = []
+    trained_tokens: int | None = None
 
 
 class DocumentInfo(Readable, msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -41,7 +43,7 @@ class DocumentInfo(Readable, msgspec.Struct, frozen=True, omit_defaults=True, kw
 
     `row` is the row in the source. If the source has no rows, `byte` is where the document starts, and `line` its line
     in JSON Lines, if the source can still be read. `columns` are the kept columns of the document. `erased` is the
-    request that erased it.
+    request that erased it. `trained` are the ranges of its tokens that are trained on; None if all are.
     """
 
     document: int
@@ -55,6 +57,7 @@ class DocumentInfo(Readable, msgspec.Struct, frozen=True, omit_defaults=True, kw
     text: str
     columns: dict[str, str | int | float | bool | None] = {}
     erased: str = ""
+    trained: list[tuple[int, int]] | None = None
 
     @property
     def position(self) -> tuple[str, int]:
@@ -120,7 +123,7 @@ def _store_info(store: Store) -> StoreInfo:
     text_bytes, skipped = (int(store.manifest[name].to_numpy().sum()) for name in ("text_bytes", "skipped"))
     history = [change for member in store.collection.members for change in member.head.history]
     numbers = len(store), store.token_count, str(store.dtype), text_bytes, skipped
-    return StoreInfo(store.directory, *numbers, store.run, history)
+    return StoreInfo(store.directory, *numbers, store.run, history, trained_tokens(store.manifest))
 
 
 def document_info(store: Store, position: int) -> DocumentInfo:
@@ -145,6 +148,7 @@ def document_info(store: Store, position: int) -> DocumentInfo:
         text=b"".join(map(store.token_bytes, tokens)).decode(errors="replace"),
         columns=columns[0],
         erased=document.erased,
+        trained=store.trained(number),
     )
 
 

@@ -25,7 +25,7 @@ from tokenmill.errors import UsageError
 from tokenmill.executors import progress, ranks
 from tokenmill.executors.fan_out import LOCAL, check_executor, open_executor
 from tokenmill.executors.ranks import RankShare
-from tokenmill.exports.request import ExportRequest, make_export_request
+from tokenmill.exports.request import ExportRequest, make_export_request, refuse_unmasked
 from tokenmill.options import ExportOptions, PrepareOptions, ShardOptions, StrPath
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.driving.announce import announce, announce_store
@@ -86,7 +86,9 @@ class PrepareCall:
         discovery = find_sources(sources, report.pending, self.out, self.splits)
         val = given.val if self.formats else None
         require_split(None if val is None else str(val), splits_of(discovery.table))
-        refuse_without_effect(discovery, column=given.column, separator=given.separator, join=given.join)
+        refuse_without_effect(
+            discovery, column=given.column, segments=given.segments, separator=given.separator, join=given.join
+        )
         self.named.notes.extend([*self.store.notes, *discovery.notes, *discovery.ignored.notes()])
         self.named.notes.extend(one_document_notes(discovery, self.options.separator))
         return discovery
@@ -124,6 +126,8 @@ def read_call(given: PrepareOptions) -> PrepareCall:
         None if given.deny is None else _read_deny_list(os.fspath(given.deny)),
     )
     job_options(options)
+    if formats:
+        refuse_unmasked(given.mask, has_mask=bool(options.segments))
     sources = path_texts(given.sources)
     named = resolve_sources(sources, given.version, options.column, limited=given.limit_units is not None)
     return PrepareCall(

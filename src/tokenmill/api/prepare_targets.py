@@ -29,7 +29,7 @@ from tokenmill.sources import Discovery, Ignored
 from tokenmill.sources.named_datasets import ResolvedSources
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store import layout
-from tokenmill.store.manifest import ControlTokens
+from tokenmill.store.manifest import ControlTokens, trained_tokens
 from tokenmill.store.tables import manifest_totals
 from tokenmill.tokenization.objects import TokenizerObject
 from tokenmill.tokenization.resolve import directory_name
@@ -76,6 +76,7 @@ class PrepareResult(Readable, msgspec.Struct, frozen=True):
     others: list[PrepareResult] = []
     unread_row_groups: int = 0
     control_tokens: ControlTokens = ControlTokens(0, 0)
+    trained_tokens: int | None = None
 
     def __fspath__(self) -> str:
         """The directory, so that functions that take its path take the result."""
@@ -133,6 +134,10 @@ class PrepareTarget:
             _note_empty(context, totals["skipped"], named.notes)
         elif _is_never_separated(context.frozen, totals["documents"] + totals["skipped"]):
             _note(context, f"--separator {job.separator!r} divides no file: each file is one document", named.notes)
+        trained = trained_tokens(manifest)
+        if trained is not None and trained in {0, totals["tokens"] - totals["documents"] * (job.begin is not None)}:
+            segments = f'no segment has text and "train": {"false" if trained else "true"}'
+            _note(context, f"{'all' if trained else 'no'} tokens are trained on: {segments}", named.notes)
         unit_seconds = max(unit_seconds, 1e-9)
         return PrepareResult(
             directory=context.folder.root,
@@ -162,6 +167,7 @@ class PrepareTarget:
             ignored=self.request.discovery.ignored,
             unread_row_groups=events.unread_groups,
             control_tokens=ControlTokens.of(manifest),
+            trained_tokens=trained,
         )
 
 

@@ -52,6 +52,7 @@ def _store_lines(facts: StoreInfo) -> Iterable[output.Line]:
         yield "trial", run.trial
     yield "documents", f"{facts.documents:,}"
     yield "tokens", f"{facts.tokens:,} ({facts.dtype})"
+    yield from output.trained_lines(facts.trained_tokens, facts.tokens)
     yield "text", f"{size(facts.text_bytes)}, {facts.text_bytes / max(facts.tokens, 1):.2f} bytes per token"
     yield "tokenizer", f"{tokenizer.name}, {tokenizer.vocabulary_size:,} ids, sha256 {tokenizer.sha256[:16]}..."
     yield "bos", output.token_id(run.job.begin)
@@ -74,7 +75,7 @@ def _show_document(directory: tuple[str, ...], doc: int, as_json: bool) -> None:
     output.show(document, as_json, lambda document: _document_lines(document, has_several=len(directory) > 1))
     if as_json:
         return
-    _print_tokens(document.tokens[:SHOWN_TOKENS], store.token_bytes)
+    _print_tokens(document, store.token_bytes)
     if len(document.tokens) > SHOWN_TOKENS:
         terminal.echo(f"... and {len(document.tokens) - SHOWN_TOKENS:,} more tokens; --json prints all")
 
@@ -86,22 +87,39 @@ def _document_lines(document: DocumentInfo, *, has_several: bool) -> Iterable[ou
     yield "source", document.source
     yield from output.position_lines(document.position, document.line)
     yield "tokens", f"{len(document.tokens):,}"
+    if document.trained is not None:
+        trained = sum(end - begin for begin, end in document.trained)
+        yield from output.trained_lines(trained, len(document.tokens))
     if document.erased:
         yield "state", f"erased (request {document.erased})"
     yield from output.column_lines(document.columns)
 
 
-def _print_tokens(tokens: list[int], token_bytes: Callable[[int], bytes]) -> None:
-    """Print the text with a color for each token, or a line for each token if the terminal has no colors."""
+def _print_tokens(document: DocumentInfo, token_bytes: Callable[[int], bytes]) -> None:
+    """Print the text with a color for each token, or a line for each token if the terminal has no colors.
+
+    Tokens that are not trained on are without color, and a star is before each that is.
+    """
     from rich.text import Text  # noqa: PLC0415 - heavy
 
     console = progress_bar.console(soft_wrap=not sys.stdout.isatty(), highlight=False)
+    tokens = document.tokens[:SHOWN_TOKENS]
+    trained = document.trained or []
+    learned = {index for begin, end in trained for index in range(begin, min(end, len(tokens)))}
     texts = [_readable(token_bytes(token)) for token in tokens]
     if not console.color_system:
-        lines = (f'{token:>8,}  "{escape_control_characters(text)}"' for token, text in zip(tokens, texts, strict=True))
+        marks = ["* " if index in learned else "  " for index in range(len(tokens))]
+        marks = [""] * len(tokens) if document.trained is None else marks
+        lines = (
+            f'{token:>8,}  {mark}"{escape_control_characters(text)}"'
+            for token, mark, text in zip(tokens, marks, texts, strict=True)
+        )
         terminal.echo("\n" + "\n".join(lines))
         return
-    styled = [(text, TOKEN_STYLES[index % len(TOKEN_STYLES)]) for index, text in enumerate(texts)]
+    styled = [
+        (text, TOKEN_STYLES[index % len(TOKEN_STYLES)] if document.trained is None or index in learned else "")
+        for index, text in enumerate(texts)
+    ]
     console.print(Text.assemble("\n", *styled))
 
 

@@ -75,6 +75,10 @@ def _one(result: LocateResult) -> Iterable[output.Line]:
             yield "store", f"token {document.store_token:,} of {document.store}"
         position = f"{document.document:,}, token {document.offset:,} of its {document.document_tokens:,}"
     yield "document", position
+    if document.trained is not None and result.exports is None:
+        yield "trained", "yes" if document.trained else "no"
+    elif result.exports is not None:
+        yield from output.trained_lines(document.trained, document.document_tokens)
     yield "source", document.source
     yield from output.position_lines(document.position, document.line)
     yield from output.column_lines(document.columns)

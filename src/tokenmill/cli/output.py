@@ -99,6 +99,12 @@ def skipped_lines(rows: int | None, quarantined: int | None) -> Iterable[Line]:
         yield "skipped", f"{count(rows, 'row')}{bad}"
 
 
+def trained_lines(trained: int | None, tokens: int) -> Iterable[Line]:
+    """How many tokens are trained on, if not all are."""
+    if trained is not None:
+        yield "trained", f"{trained:,} tokens ({trained / max(tokens, 1):.1%})"
+
+
 def control_lines(found: ControlTokens) -> Iterable[Line]:
     """The number of documents that spell a control token, if there are any."""
     if found.documents:

@@ -58,6 +58,7 @@ def _lines(result: PrepareResult) -> Iterable[output.Line]:
     if result.expected_rows is not None:
         yield "rows", f"{result.expected_rows:,}, equal to the Hub's count"
     yield "tokens", f"{result.tokens:,}"
+    yield from output.trained_lines(result.trained_tokens, result.tokens)
     yield "eot", output.token_id(result.end_token, result.end_token_text)
     yield "text", size(result.text_bytes)
     yield from output.control_lines(result.control_tokens)

@@ -77,6 +77,7 @@ def lines(statistics: Statistics) -> Iterator[output.Line]:
     half = f"; {vocabulary.covering['50%']:,} ids make up half of the tokens" if vocabulary.covering else ""
     yield "vocabulary", f"{vocabulary.used:,} of {vocabulary.size:,} ids used{half}"
     yield "duplicates", _duplicates(statistics)
+    yield from output.trained_lines(statistics.trained_tokens, statistics.tokens)
     yield from output.control_lines(statistics.control_tokens)
     yield "skipped", _skipped(statistics)
     if statistics.history is not None:

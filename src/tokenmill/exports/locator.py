@@ -56,7 +56,8 @@ class LocatedDocument(Readable, msgspec.Struct, frozen=True, kw_only=True):
     token in the store, `offset` its position in the document, which has `document_tokens` tokens. `row` is the row in
     the source. In text and JSON Lines, `byte` is where the document starts, and `line` is the number of its line in
     JSON Lines, from 1, if it was counted. `store` is the store that holds the document: `document` and `store_token`
-    count in it. `columns` are the kept columns of the document. `erased` is the request that erased it.
+    count in it. `columns` are the kept columns of the document. `erased` is the request that erased it. `trained` of
+    its `tokens` are trained on; None if all are.
     """
 
     token: int
@@ -74,6 +75,7 @@ class LocatedDocument(Readable, msgspec.Struct, frozen=True, kw_only=True):
     store: str = ""
     columns: dict[str, str | int | float | bool | None] = {}
     erased: str = ""
+    trained: int | None = None
 
     @property
     def position(self) -> tuple[str, int]:
@@ -247,7 +249,15 @@ class Locator:
             store=member.directory,
             columns=self._store.columns(start=document, stop=document + 1).to_pylist()[0] if has_columns else {},
             erased=read.erased,
+            trained=self._trained(document, start, stop),
         )
+
+    def _trained(self, document: int, start: int, stop: int) -> int | None:
+        """How many of tokens [start, stop) of a document are trained on; None if all are."""
+        trained = self._store.trained(document)
+        if trained is None:
+            return None
+        return sum(max(0, min(end, stop) - max(begin, start)) for begin, end in trained)
 
     def _around(self, document: TokenArray, start: int, stop: int) -> TextContext:
         edge = self._context + 1

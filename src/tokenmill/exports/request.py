@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import msgspec
 import numpy as np
@@ -15,7 +16,7 @@ from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.formats.protocol import ExportedColumn, FormatSpec
 from tokenmill.exports.job import FIRST_SHARD, ExportJob, Selection, stores_digest
 from tokenmill.humanize import parse_size
-from tokenmill.options import EndTokenPosition, ExportOptions, Tail
+from tokenmill.options import EndTokenPosition, ExportOptions, Mask, Tail
 from tokenmill.sources import splits_of
 from tokenmill.store.collection import Collection, trial_notes
 from tokenmill.store.held_out import parse_held_out, require_split, split_name
@@ -79,6 +80,18 @@ def make_export_request(options: ExportOptions, tokenizer: TokenizerSpec) -> Exp
     return request
 
 
+def refuse_unmasked(mask: str | None, *, has_mask: bool) -> None:
+    """Raise UsageError if files without a mask would train on tokens that the store does not train on."""
+    if mask not in {None, *get_args(Mask)}:
+        raise UsageError(f"--mask is {' or '.join(get_args(Mask))}, not {mask!r}")
+    if has_mask and mask is None:
+        raise UsageError(
+            "only some tokens of the documents are trained on, and the files of an export do not say which",
+            "Train with tokenmill.loader, whose labels are -100 elsewhere.",
+            "Use --mask ignore to train on all tokens.",
+        )
+
+
 def make_job(
     request: ExportRequest,
     stores: Collection,
@@ -92,6 +105,7 @@ def make_job(
     columns of the request, with their types.
     """
     options, spec = request.options, request.spec
+    refuse_unmasked(options.mask, has_mask=any(member.run.job.segments for member in stores.members))
     if selection is None and split_name(request.val) is not None:  # a recipe is checked when its stores are opened
         require_split(request.val, splits_of(stores.sources))
     documents = int(np.sum(stores.manifest_without_erased(left_out)["documents"].to_numpy()))

@@ -29,6 +29,7 @@ from tokenmill.sources.columnar import (
     ColumnPath,
     FindColumn,
     checked_counts,
+    finder,
     number_rows,
     number_values,
     pack,
@@ -55,7 +56,7 @@ class _Layout:
 
 def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     """Ranges of record batches that hold about `unit_bytes` of text each."""
-    layout = _layout(file, template_of(options).names)
+    layout = _layout(file, template_of(options).names, finder(options))
     refuse_conversations(file, layout.paths, options)
     edges = pack(layout.text_bytes, unit_bytes)
     return Slices(edges[:-1], edges[1:], sums(layout.text_bytes, edges), sums(layout.rows, edges))
@@ -68,7 +69,7 @@ def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions
 
 def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
     """The rows of the record batches of the slice."""
-    layout = _layout(file, template_of(options).names)
+    layout = _layout(file, template_of(options).names, finder(options))
     rows, batches = _read_batches(file, layout, file_slice)
     yield from number_rows(file, read_text(batches, layout.paths, options), rows, options)
 

@@ -16,6 +16,7 @@ from tokenmill.storage.digest import Hasher, hash_of
 NOT_UTF8 = "not valid UTF-8"
 NOT_AN_OBJECT = "not a JSON object"
 NOT_TEXT = "not text"
+NOT_SEGMENTS = "not segments"
 TOO_LONG = "too long"
 SPELLS = "spells a control token"
 
@@ -33,6 +34,10 @@ _MESSAGES = {
         "JSON Lines has one object per line, in UTF-8. Repair or remove the line.",
     ),
     NOT_TEXT: ("the value of a document is neither text nor null", "Repair or remove the line."),
+    NOT_SEGMENTS: (
+        "the segments of a document are not valid",
+        'Each row has a list of {"text": "...", "train": true or false}, or null. Repair or remove the row.',
+    ),
     TOO_LONG: ("a document is too long", "Use a larger --max-document-bytes and a new --out, or split the document."),
     SPELLS: (
         "a document spells a control token",

@@ -17,6 +17,7 @@ from tokenmill.sources.bad_rows import split_valid, without_long
 from tokenmill.sources.documents import Columns, Documents, Int64Array, ReadOptions, SourceFile, as_text
 from tokenmill.sources.missing_column import OTHER_COLUMN, NoColumn
 from tokenmill.sources.plain_values import as_plain
+from tokenmill.sources.segments import TEXT, TRAIN, join_segments
 from tokenmill.sources.text_columns import ROLE, is_list, join_of, refuse_conversation, strings_at, template_of
 from tokenmill.storage.arrow_text import is_text
 from tokenmill.storage.untrusted.malformed import MalformedDataError
@@ -46,6 +47,12 @@ class ColumnPath:
         column = self._column(batch)
         return strings_at(column, self.steps, join) if pa.types.is_nested(column.type) else column
 
+    def lists(self, batch: pa.RecordBatch) -> pa.Array:
+        """The list of structs of each row, with the fields that are read."""
+        column = functools.reduce(pc.struct_field, self.steps[:-1], self._column(batch))
+        column.validate()
+        return column
+
     def values(self, batch: pa.RecordBatch) -> pa.Array:
         """The plain value of each row."""
         return as_plain(functools.reduce(pc.struct_field, self.steps, self._column(batch)))
@@ -66,6 +73,9 @@ def read_text(
 ) -> Iterator[pa.Array]:
     """The text of each batch, from the columns at these paths."""
     template = template_of(options)
+    if options.segments:
+        yield from (join_segments(paths[0].lists(batch)) for batch in batches)
+        return
     for batch in batches:
         texts = [path.text(batch, join_of(options)) for path in paths]
         if not template.is_plain:
@@ -76,7 +86,7 @@ def read_text(
 
 def refuse_conversations(file: SourceFile, paths: Sequence[ColumnPath], options: ReadOptions) -> None:
     """Raise UsageError if a path goes through messages, unless the user asks for their texts to be joined."""
-    for path in paths if options.join is None else ():
+    for path in paths if options.join is None and not options.segments else ():
         if path.is_conversation:
             refuse_conversation(file.path, ".".join([path.name, *path.steps]))
 
@@ -91,8 +101,30 @@ def text_column(file: SourceFile, schema: pa.Schema, name: str) -> ColumnPath:
         refuse_conversation(file.path, name)
     if not is_text(kind):
         found = f"nested ({_short_name(path.kind)})" if pa.types.is_nested(path.kind) else str(path.kind)
-        raise _column_error(file, schema, f"the column {name!r} is {found}, not text{_fields(name, kind)}")
+        has_segments = pa.types.is_struct(kind) and {TEXT, TRAIN} <= {field.name for field in kind.fields}
+        meant = [f"--segments {name} takes a column of lists of {{text, train}}."] if has_segments else []
+        raise _column_error(file, schema, f"the column {name!r} is {found}, not text{_fields(name, kind)}", *meant)
     return path
+
+
+def segment_field(file: SourceFile, schema: pa.Schema, name: str) -> ColumnPath:
+    """A field of a column of segments. Raises an error that lists the columns if the column holds something else."""
+    column, _, field = name.rpartition(".")
+    path = _column_path(file, schema, name)
+    kind = schema.field(path.name).type
+    for step in path.steps[:-1]:
+        kind = pa.null() if is_list(kind) else kind.field(step).type
+    is_right = is_text if field == TEXT else pa.types.is_boolean
+    if not is_list(kind) or not pa.types.is_struct(kind.value_type) or not is_right(path.kind):
+        what = "text" if field == TEXT else "true or false"
+        found = f"{field} of the column {column!r} is {path.kind}, not {what}"
+        raise _column_error(file, schema, found if is_list(kind) else f"the column {column!r} is no list of segments")
+    return path
+
+
+def finder(options: ReadOptions) -> FindColumn:
+    """The function that finds the columns of the text."""
+    return segment_field if options.segments else text_column
 
 
 def plain_column(file: SourceFile, schema: pa.Schema, name: str) -> ColumnPath:

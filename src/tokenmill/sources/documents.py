@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill import storage
+from tokenmill.spans import Spans
 
 Span = storage.Span
 
@@ -69,6 +70,8 @@ class ReadOptions(msgspec.Struct, frozen=True):
     null: str = "skip"
     # A document that spells one of these more often than the template is a bad row.
     refused: tuple[str, ...] = ()
+    # The column holds lists of segments, each with its text and whether it is trained on (see `segments`).
+    segments: bool = False
     # The row groups of a Parquet slice that are read, counted from its first one. None stands for all of them.
     groups: tuple[int, ...] | None = None
 
@@ -113,7 +116,8 @@ class Documents:
     decompressed stream, which locates the document without counting lines. `bad` holds the bad rows of the same range,
     which are not in `rows`. A batch may consist of bad rows only. `skipped` holds the rows that `--deny` or `--where`
     have removed, by reason. `unread_groups` counts the Parquet row groups whose text was not read for this reason.
-    `missing` holds the rows that lack the column of the text; the text of those that are in `rows` is null.
+    `missing` holds the rows that lack the column of the text; the text of those that are in `rows` is null. `trained`
+    are the bytes of each document that are trained on; None if all are.
     """
 
     text: pa.LargeStringArray
@@ -122,6 +126,7 @@ class Documents:
     skipped: dict[str, RowArray] = field(default_factory=dict)
     unread_groups: int = 0
     missing: RowArray = field(default_factory=lambda: np.empty(0, np.uint64))
+    trained: Spans | None = None
 
     @property
     def skipped_rows(self) -> int:
@@ -141,13 +146,20 @@ class Documents:
 
     def filter(self, is_chosen: npt.NDArray[np.bool_]) -> Documents:
         """The chosen documents, with all bad and skipped rows."""
-        return replace(self, text=self.text.filter(pa.array(is_chosen)), rows=self.rows[is_chosen])
+        trained = None if self.trained is None else self.trained.select(is_chosen)
+        return replace(self, text=self.text.filter(pa.array(is_chosen)), rows=self.rows[is_chosen], trained=trained)
+
+    def slice(self, start: int, stop: int) -> Documents:
+        """Documents [start, stop), without bad and skipped rows. Their text is not copied."""
+        trained = None if self.trained is None else self.trained.slice(start, stop)
+        return Documents(self.text.slice(start, stop - start), self.rows[start:stop], trained=trained)
 
     def without_nulls(self) -> Documents:
         """The documents that are not null."""
         if not self.text.null_count:
             return self
-        return Documents(self.text.drop_null(), self.rows[~self.null_mask()], self.bad)
+        present = self.filter(~self.null_mask())
+        return Documents(present.text, present.rows, self.bad, trained=present.trained)
 
     def text_bytes(self) -> int:
         """The total size of the text."""

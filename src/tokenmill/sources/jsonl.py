@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenmill.sources.bad_rows import NOT_AN_OBJECT, NOT_TEXT, bad_row, split_valid
+from tokenmill.sources.bad_rows import NOT_AN_OBJECT, NOT_SEGMENTS, NOT_TEXT, bad_row, split_valid
 from tokenmill.sources.delimited import (
     BYTE_ORDER_MARK,
     LINE_END,
@@ -45,6 +45,7 @@ from tokenmill.sources.documents import (
 from tokenmill.sources.json_values import ValueStream, has_values
 from tokenmill.sources.jsonl_values import BlockLines, load, parse_block, read_values
 from tokenmill.sources.missing_column import WHITE_SPACE, key_spellings
+from tokenmill.sources.segments import TEXT, TRAIN, has_wrong, join_parsed, join_segments
 from tokenmill.sources.text_columns import (
     NotAnObject,
     has_path,
@@ -149,12 +150,22 @@ def _without_byte_order_mark(block: Block) -> Block:
 def _parse_block(lines: BlockLines, options: ReadOptions) -> pa.LargeStringArray | None:
     """The text of all lines, or None if pyarrow refuses a line or does not find one object in each."""
     template = template_of(options)
+    if options.segments:
+        return _parse_segments(lines, options.column)
     types: dict[str, pa.DataType] | None = dict.fromkeys(template.names, pa.large_string())
     if joins_lists(options):
         types = _types(next(iter(lines), bytearray()), template.names)
     if types is None or (table := parse_block(lines, types)) is None:
         return None
     return template.fill([_strings(table, name, options) for name in template.names], options.null)
+
+
+def _parse_segments(lines: BlockLines, column: str) -> pa.LargeStringArray | None:
+    """The documents of all lines, or None if pyarrow refuses a line, or a segment is not valid."""
+    segment = pa.struct([(TEXT, pa.large_string()), (TRAIN, pa.bool_())])
+    table = None if "." in column else parse_block(lines, {column: pa.list_(segment)})
+    documents = None if table is None else join_segments(table[column].combine_chunks())
+    return None if documents is None or has_wrong(documents) else documents
 
 
 def _types(line: bytearray, names: tuple[str, ...]) -> dict[str, pa.DataType] | None:
@@ -194,7 +205,7 @@ def _parse_lines(
     If `is_strict`, a line that is not JSON raises: in an array, a missing brace makes one value of many objects.
     """
     template = template_of(options)
-    columns: list[list[bytes | None]] = [[] for _ in template.names]
+    columns: list[list[bytes | None]] = [[] for _ in (template.names[:1] if options.segments else template.names)]
     bad: list[BadRow] = []
     bad_indices = []
     for index, line in enumerate(lines):
@@ -212,7 +223,7 @@ def _parse_lines(
                 column.append(value)
     lines.remove(bad_indices)
     texts = [as_text(pa.array(column, pa.large_binary())) for column in columns]
-    return template.fill(texts, options.null), bad
+    return texts[0] if options.segments else template.fill(texts, options.null), bad
 
 
 class _BadLineError(Exception):
@@ -236,6 +247,8 @@ def _values(line: bytearray, options: ReadOptions) -> list[bytes | None]:
         raise _NotJsonError(NOT_AN_OBJECT, f"{error}; found {_excerpt(line)}") from error
     if not isinstance(record, dict):
         raise _BadLineError(NOT_AN_OBJECT, f"found {_excerpt(line)}")
+    if options.segments:
+        return [_segments(value_at(record, options.column, options), _encoder(line))]
     names = template_of(options).names
     try:
         values = [value_at(record, name, options) for name in names]
@@ -247,11 +260,24 @@ def _values(line: bytearray, options: ReadOptions) -> list[bytes | None]:
             raise _BadLineError(NOT_TEXT, f"{before!r} is {_shown(value.value)}, not an object")
         if value is not None and not isinstance(value, str):
             raise _BadLineError(NOT_TEXT, f"the value of {name!r} is {_shown(value)}")
+    encode = _encoder(line)
+    return [None if value is None else encode(value) for value in values]
+
+
+def _encoder(line: bytearray) -> Callable[[str], bytes]:
+    """The function that encodes the strings of a line. If the line is not UTF-8, they are not."""
     try:
         line.decode()
     except UnicodeDecodeError:
-        return [None if value is None else value.encode(errors="surrogatepass") for value in values]
-    return [None if value is None else as_utf8(value) for value in values]
+        return functools.partial(str.encode, errors="surrogatepass")
+    return as_utf8
+
+
+def _segments(value: Any, encode: Callable[[str], bytes]) -> bytes | None:
+    document = None if value is None else join_parsed(value, encode)
+    if value is not None and document is None:
+        raise _BadLineError(NOT_SEGMENTS, f"the value is {_shown(value)}")
+    return document
 
 
 def _shown(value: Any) -> str:

@@ -21,6 +21,7 @@ from tokenmill.sources.columnar import (
     ColumnPath,
     FindColumn,
     checked_counts,
+    finder,
     number_rows,
     number_values,
     pack,
@@ -151,7 +152,7 @@ def _page_span(metadata: pq.FileMetaData, group: int, leaf: int, file_bytes: int
 
 def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     """Ranges of row groups that hold about `unit_bytes` in the text column each."""
-    footer = read_footer(file, template_of(options).names)
+    footer = read_footer(file, template_of(options).names, finder(options))
     refuse_conversations(file, footer.paths, options)
     edges = pack(footer.column_bytes, unit_bytes)
     return Slices(edges[:-1], edges[1:], sums(footer.column_bytes, edges), sums(footer.rows, edges))
@@ -161,13 +162,13 @@ def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions
     """The pages of the text in a slice, by the footer; of a whole file its end, where the footer is."""
     if file_slice is None or options.where:  # a filter decides which row groups are read
         return tail(file)
-    footer = read_footer(file, template_of(options).names)
+    footer = read_footer(file, template_of(options).names, finder(options))
     return _merge_spans(footer.spans(row_groups(footer, file_slice), file.size))
 
 
 def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[Documents]:
     """The rows of the row groups of the slice."""
-    footer = read_footer(file, template_of(options).names)
+    footer = read_footer(file, template_of(options).names, finder(options))
     for streak in _streaks(row_groups(footer, file_slice), options):
         yield from number_rows(file, _columns(file, footer, streak, options), footer.row_range(streak), options)
 

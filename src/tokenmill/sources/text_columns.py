@@ -67,7 +67,9 @@ class NotAnObject:
 
 @functools.lru_cache(maxsize=8)
 def template_of(options: ReadOptions) -> Template:
-    """How the text of a document is made."""
+    """How the text of a document is made. Of segments, the names are those of both of their fields."""
+    if options.segments:
+        return Template((f"{options.column}.text", f"{options.column}.train"), ("", "", ""))
     return parse_template(options.template) if options.template else Template((options.column,), ("", ""))
 
 
@@ -77,6 +79,7 @@ def refuse_conversation(path: str, name: str) -> NoReturn:
         f"the column {name!r} holds messages with roles, and conversations are not supported yet",
         f"file         {path}",
         "Turn each conversation into one text first, for example with tokenizer.apply_chat_template.",
+        "To train on some messages only, make a list of {text, train} of each conversation: --segments NAME.",
         "Or join the texts of all messages, without their roles: --join '\\n'.",
     )
 
@@ -101,7 +104,8 @@ def join_of(options: ReadOptions) -> str:
 
 def joins_lists(options: ReadOptions) -> bool:
     """Whether a list in JSON Lines is text. In a plain column only if `join` is given: it was a bad row before."""
-    return options.join is not None or bool(options.template) or "." in options.column
+    is_path = "." in options.column and not options.segments
+    return options.join is not None or bool(options.template) or is_path
 
 
 def parse_template(text: str) -> Template:

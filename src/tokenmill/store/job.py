@@ -72,6 +72,9 @@ class Job(msgspec.Struct, frozen=True):
     """The BLAKE3 of the list of duplicates, which are left out; empty before they are found. None if they are not
     looked for."""
 
+    segments: str = ""
+    """The column of lists of segments, of which a document is made; empty without one."""
+
     min_tokens: int | None = None
     max_tokens: int | None = None
     """Documents with fewer or more tokens are left out."""
@@ -104,7 +107,8 @@ class Job(msgspec.Struct, frozen=True):
             )
         refused = (*marks.values(), *(control_tokens(self.tokenizer) if self.special == REFUSE else ()))
         return ReadOptions(
-            column=self.column,
+            column=self.segments or self.column,
+            segments=bool(self.segments),
             separator=self.separator,
             where=self.where,
             join=self.join,
@@ -139,6 +143,7 @@ class Job(msgspec.Struct, frozen=True):
             "--keep": ",".join(self.keep),
             "--deny": self.deny and f"blake3 {self.deny}",
             "--where": self.where,
+            "--segments": self.segments,
             "--join": "" if self.join is None else repr(self.join),
             "--template": self.template and repr(self.template),
             "--null": "" if self.null == SKIP else self.null,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tokenmill.humanize import Readable
 from tokenmill.sources.spelled import searched_documents
@@ -31,13 +32,13 @@ def publish_manifest(folder: Folder, run: Run, manifest: pa.Table) -> None:
     publish_table(folder, MANIFEST, manifest.replace_schema_metadata(metadata))
 
 
-def manifest_row(s: PartSummary) -> tuple[int | str, ...]:
+def manifest_row(s: PartSummary) -> tuple[int | str | None, ...]:
     """The manifest row of a part, without the size of its file."""
-    counts = s.documents, s.tokens, s.text_bytes, s.skipped_rows, s.quarantined_rows, s.spelled
+    counts = s.documents, s.tokens, s.text_bytes, s.skipped_rows, s.quarantined_rows, s.spelled, s.trained
     return s.unit, *counts, s.blake3, s.xxh3
 
 
-def manifest_columns(rows: Sequence[tuple[int | str, ...]]) -> pa.Table:
+def manifest_columns(rows: Sequence[tuple[int | str | None, ...]]) -> pa.Table:
     """A table of manifest rows, without the sizes of the files."""
     schema = MANIFEST_SCHEMA.remove(len(MANIFEST_SCHEMA) - 1)
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
@@ -50,6 +51,12 @@ def is_listed(manifest: pa.Table, summary: PartSummary) -> bool:
     stated = dict(zip(MANIFEST_SCHEMA.names[:-1], manifest_row(summary), strict=True))
     rows = manifest.slice(summary.unit, 1).to_pylist()
     return any(all(row.get(name, value) == value for name, value in stated.items()) for row in rows)
+
+
+def trained_tokens(manifest: pa.Table) -> int | None:
+    """How many tokens of the parts are trained on, erased ones included; None if all are."""
+    trained = manifest["trained"]
+    return int(pc.sum(trained).as_py()) if len(trained) > trained.null_count else None
 
 
 class ControlTokens(Readable, msgspec.Struct, frozen=True):

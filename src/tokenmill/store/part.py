@@ -16,18 +16,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from tokenmill import spans
 from tokenmill.errors import CorruptStore
 from tokenmill.humanize import Readable
 from tokenmill.sources import documents
+from tokenmill.spans import Spans
 from tokenmill.storage import AlreadyPublishedError, Folder
 from tokenmill.storage.digest import Hasher
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_batch, read_schema
-from tokenmill.store import train_spans
 from tokenmill.store.chain import BASE, Head, reading
 from tokenmill.store.job import STORE_FORMAT, Job
 from tokenmill.store.layout import advice, part_name
-from tokenmill.store.train_spans import TrainSpans
 
 NULL, MISSING, FILTERED = documents.NULL, documents.MISSING, documents.FILTERED
 DENIED, DUPLICATE, LENGTH = "denied", "duplicate", "length"
@@ -36,6 +36,8 @@ SPARSE = frozenset({DUPLICATE, FILTERED, LENGTH})
 WITHOUT_TEXT = frozenset({NULL, MISSING})
 INTENDED = frozenset({*WITHOUT_TEXT, DENIED, *SPARSE})
 """The reasons for skipping a row without text, or one that an option excludes. All other rows are in quarantine."""
+
+NOT_ITS_SPANS = "the spans that are trained on are not those of its documents"
 
 ARROW_END = b"ARROW1"  # the last bytes of an Arrow IPC file
 
@@ -82,7 +84,8 @@ class PartSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     text; with it a part is compared with its sources without an engine. `xxh3` is the hash of the columns, for fast
     checks. `kept` is the hash of the kept columns, `erased` are the documents whose tokens were replaced by end tokens,
     `erased_rows` is the number of rows in quarantine whose text was erased, `spelled` the number of searched documents
-    that spell a control token (see `ControlTokens`).
+    that spell a control token (see `ControlTokens`). `trained` is the number of tokens that are trained on, erased
+    ones included; None if all are.
 
     Defaults are not written, so a field that a later version adds leaves the bytes of other parts as they are. Each is
     empty, zero or None: `msgspec` recognizes other defaults by identity.
@@ -102,6 +105,7 @@ class PartSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     erased: tuple[ErasedRange, ...] = ()
     erased_rows: int = 0
     spelled: int = 0
+    trained: int | None = None
 
     @property
     def file(self) -> str:
@@ -132,7 +136,7 @@ class PartContent(Readable):
     source: npt.NDArray[np.uint32]
     row: npt.NDArray[np.uint64]
     erased: npt.NDArray[np.int64] | None = None
-    train: TrainSpans | None = None
+    train: Spans | None = None
 
     def document(self, position: int) -> TokenArray:
         """The tokens of one document."""
@@ -342,7 +346,7 @@ def _check_type(folder: Folder, summary: PartSummary, content: PartContent, dtyp
 
 def _schema(token: pa.DataType, *, with_train: bool) -> pa.Schema:
     columns = {"tokens": pa.large_list(token), "source": pa.uint32(), "row": pa.uint64()}
-    columns |= {"train": train_spans.TYPE} if with_train else {}
+    columns |= {"train": spans.TYPE} if with_train else {}
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
 
 
@@ -380,17 +384,17 @@ def _content(summary: PartSummary, batch: pa.RecordBatch) -> PartContent:
     return PartContent(values, offsets, source, row, erased_changes(summary), _train(batch, offsets))
 
 
-def _train(batch: pa.RecordBatch, documents: npt.NDArray[np.int64]) -> TrainSpans | None:
+def _train(batch: pa.RecordBatch, documents: npt.NDArray[np.int64]) -> Spans | None:
     """The spans of a part, if it has them. Raises MalformedDataError if they are not spans of its documents."""
     if "train" not in batch.schema.names:
         return None
     column = batch.column("train")
     offsets = column.offsets.to_numpy()
     is_sound = not column.values.null_count and int(offsets[0]) == 0 and is_ascending(offsets)
-    spans = TrainSpans(column.values.to_numpy(), offsets) if is_sound else None
-    if spans is None or not spans.fit(documents):
-        raise MalformedDataError("the spans that are trained on are not those of its documents")
-    return spans
+    found = Spans(column.values.to_numpy(), offsets) if is_sound else None
+    if found is None or not found.fit(documents):
+        raise MalformedDataError(NOT_ITS_SPANS)
+    return found
 
 
 def is_ascending(offsets: npt.NDArray[np.int64]) -> bool:
@@ -414,6 +418,7 @@ def summary_of(unit: int, schema: pa.Schema, file_bytes: int) -> PartSummary:
         raise MalformedDataError(f"it holds unit {summary.unit}")
     counts = [summary.documents, summary.tokens, summary.text_bytes, summary.skipped_rows, summary.spelled]
     counts += [summary.documents - summary.spelled, summary.erased_rows]
+    counts += [] if summary.trained is None else [summary.trained, summary.tokens - summary.trained]
     for skipped in summary.skipped:
         most = skipped.last - skipped.first + 1
         counts += [skipped.source, skipped.first, skipped.last, skipped.rows - 1, most - skipped.rows]
@@ -440,21 +445,26 @@ def corrupt_file(folder: Folder, unit: int, name: str, reason: str) -> CorruptSt
 
 
 class TextHash:
-    """The hash of the text and the boundaries of documents. It does not depend on how they are batched.
+    """The hash of the text and the boundaries of documents, and of the ranges that are trained on, if not all text is.
 
-    `text_bytes` is the size of the text. A part that leaves out documents subtracts theirs.
+    It does not depend on how documents are batched. `text_bytes` is the size of the text. A part that leaves out
+    documents subtracts theirs.
     """
 
     def __init__(self) -> None:
         self.text_bytes = 0
-        self._text, self._lengths = xxhash.xxh3_128(), xxhash.xxh3_128()
+        self._hashes = [xxhash.xxh3_128(), xxhash.xxh3_128()]
 
-    def update(self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> None:
+    def update(self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], trained: Spans | None = None) -> None:
         """Add documents: document i is data[offsets[i]:offsets[i + 1]]."""
         self.text_bytes += len(data)
-        self._text.update(data.data)
-        self._lengths.update(np.diff(offsets).data)
+        columns: list[npt.NDArray[Any]] = [data, np.diff(offsets)]
+        if trained is not None:
+            columns += [trained.values, np.diff(trained.offsets)]
+        self._hashes += [xxhash.xxh3_128() for _ in columns[len(self._hashes) :]]
+        for digest, column in zip(self._hashes, columns, strict=True):
+            digest.update(np.ascontiguousarray(column).data)
 
     def hexdigest(self) -> str:
         """The hash of all documents so far."""
-        return xxhash.xxh3_128_hexdigest(self._text.digest() + self._lengths.digest())
+        return xxhash.xxh3_128_hexdigest(b"".join(digest.digest() for digest in self._hashes))

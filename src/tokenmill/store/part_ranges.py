@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import StoreError
+from tokenmill.spans import Spans
 from tokenmill.storage import Folder
 from tokenmill.storage.folder import ReadRange
 from tokenmill.storage.untrusted.flatbuffers import Table
@@ -19,6 +20,7 @@ from tokenmill.storage.untrusted.tables import read_schema
 from tokenmill.store.chain import BASE, Head, refuse_outdated
 from tokenmill.store.part import (
     HEADER_BYTES,
+    NOT_ITS_SPANS,
     SCHEMAS,
     PartSummary,
     TokenArray,
@@ -33,7 +35,7 @@ MAX_HEADER_BYTES = 64 << 20
 _RECORD_BATCH = 3
 
 # The buffers of a part: for each column the validity, which is empty, and the values; the list has offsets as well.
-_OFFSETS, _TOKENS, _SOURCE, _ROW = 1, 3, 5, 7
+_OFFSETS, _TOKENS, _SOURCE, _ROW, _TRAIN_OFFSETS, _TRAIN = 1, 3, 5, 7, 9, 11
 _BUFFERS, _BUFFERS_WITH_TRAIN = 8, 12
 
 
@@ -74,6 +76,19 @@ class RangedPart:
         """The row of each document."""
         return self._read(_ROW, np.dtype(np.uint64), 0, self.summary.documents)
 
+    @functools.cached_property
+    def train(self) -> Spans | None:
+        """The tokens of each document that are trained on; None if all are."""
+        if self._columns.train_bytes < 0:
+            return None
+        offsets: npt.NDArray[np.int64] = self._read(_TRAIN_OFFSETS, np.dtype(np.int64), 0, self.summary.documents + 1)
+        count = int(offsets[-1])
+        is_sound = is_ascending(offsets) and int(offsets[0]) == 0 and 4 * count <= self._columns.train_bytes
+        spans = Spans(self._read(_TRAIN, np.dtype(np.uint32), 0, count), offsets) if is_sound else None
+        if spans is None or not spans.fit(self.offsets):
+            raise corrupt_file(self._folder, self._unit, self.summary.file, NOT_ITS_SPANS)
+        return spans
+
     def _read(self, buffer: int, dtype: np.dtype[Any], start: int, count: int) -> npt.NDArray[Any]:
         position = self._columns.positions[buffer] + start * dtype.itemsize
         return np.frombuffer(self._read_range(position, count * dtype.itemsize), dtype)
@@ -81,10 +96,14 @@ class RangedPart:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The type of the tokens, and the positions of the buffers in the file."""
+    """The type of the tokens, and the positions of the buffers in the file.
+
+    `train_bytes` is the size of the values of the column `train`, -1 without that column.
+    """
 
     dtype: np.dtype[Any]
     positions: list[int]
+    train_bytes: int = -1
 
 
 def open_ranged(folder: Folder, unit: int, head: Head = BASE) -> RangedPart:
@@ -126,7 +145,11 @@ def _parse(unit: int, data: bytes, file_bytes: int) -> tuple[PartSummary, _Colum
     sizes |= {_SOURCE: 4 * summary.documents, _ROW: 8 * summary.documents}
     if any(int(buffers[number, 1]) < size for number, size in sizes.items()):
         raise MalformedDataError("its columns do not have the lengths it states")
-    return summary, _Columns(dtype, (buffers[:, 0] + body).tolist())
+    has_train = len(buffers) == _BUFFERS_WITH_TRAIN
+    if has_train and int(buffers[_TRAIN_OFFSETS, 1]) < sizes[_OFFSETS]:
+        raise MalformedDataError("its columns do not have the lengths it states")
+    train_bytes = int(buffers[_TRAIN, 1]) if has_train else -1
+    return summary, _Columns(dtype, (buffers[:, 0] + body).tolist(), train_bytes)
 
 
 def _message_bytes(data: bytes, start: int) -> int:

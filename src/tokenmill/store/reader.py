@@ -196,6 +196,15 @@ class Store:
         erased = member.request_of(content, index)
         return Document(content.document(index), path, int(content.row[index]), kind, member.directory, erased)
 
+    def trained(self, position: int) -> list[tuple[int, int]] | None:
+        """The ranges of tokens of document number `position` that are trained on; None if all are."""
+        part, index = self._index.find_document(operator.index(position))
+        train = self._index.open(part).train
+        if train is None:
+            return None
+        edges = train.document(index).tolist()
+        return list(zip(edges[::2], edges[1::2], strict=True))
+
     def columns(self, *names: str, start: int = 0, stop: int | None = None) -> pa.Table:
         """The kept columns (`prepare --keep`) with these names, or all, of documents [start, stop): a row for each.
 

@@ -44,6 +44,7 @@ MANIFEST_SCHEMA = pa.schema(
         ("skipped", pa.int64()),
         ("quarantined", pa.int64()),  # included in `skipped`
         ("spelled", pa.int64()),  # documents found to spell a control token, of those that are searched
+        ("trained", pa.int64()),  # tokens that are trained on; null if all are
         ("blake3", pa.string()),
         ("xxh3", pa.string()),
         ("bytes", pa.int64()),  # the size of the part's file
@@ -67,7 +68,7 @@ SPLIT_SOURCES_SCHEMA = SOURCES_SCHEMA.insert(4, pa.field("split", pa.dictionary(
 
 _SCHEMAS = {PLAN: PLAN_SCHEMA, SOURCES: SOURCES_SCHEMA, MANIFEST: MANIFEST_SCHEMA}
 
-_OPTIONAL = ("start", "stop", "rows", "split")
+_OPTIONAL = ("start", "stop", "rows", "split", "trained")
 """The columns that may be null."""
 
 MANIFEST_RUN = b"tokenmill.run"

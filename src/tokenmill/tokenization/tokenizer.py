@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from tokenmill.errors import EngineMismatch, TokenizerError, UsageError
+from tokenmill.spans import Spans
 from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.system import machine
 from tokenmill.tokenization.audit import Audit, AuditMismatchError, Batch
@@ -28,6 +29,7 @@ from tokenmill.tokenization.engines.tiktoken import TiktokenEngine
 from tokenmill.tokenization.gigatoken_support import unsupported
 from tokenmill.tokenization.resolve import Vocabulary
 from tokenmill.tokenization.spec import TokenizerSpec
+from tokenmill.tokenization.token_places import TokenPlaces
 from tokenmill.tokenization.unicode_gap import ByteArray, IntArray, Ranges, documents_with_gap
 
 __all__ = ["ENGINES", "REFERENCES", "AuditMismatchError", "EngineChoice", "Tokenizer", "choose_engine"]
@@ -109,6 +111,7 @@ class Tokenizer:
         self._content = content
         self._marks = Cutter.of(spec.marks) if spec.marks else None
         self._reference: Engine | None = None
+        self._places: TokenPlaces | None = None
         self._fast: GigatokenEngine | None = None
         fast_content = _fast_content(spec, content) if engine == "gigatoken" else content
         self._audit = Audit(spec, fast_content)
@@ -161,6 +164,15 @@ class Tokenizer:
             encoded = self._replace(encoded, by_reference, text)
         self._audit.check(Batch(encoded, data, offsets, by_reference), self._fast, self.reference)
         return encoded
+
+    def encode_pieces(self, text: pa.LargeStringArray, trained: Spans | None) -> Encoded:
+        """The same, with the tokens that overlap the bytes of documents that are trained on. None stands for all."""
+        encoded = self.encode(text)
+        if trained is None:
+            return encoded
+        if self._places is None:
+            self._places = TokenPlaces(self.spec, self._content)
+        return replace(encoded, train=self._places.covering(text, encoded, trained))
 
     def use_threads(self, threads: int) -> None:
         """Let the fast engine share large batches among this many threads."""

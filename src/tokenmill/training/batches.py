@@ -24,6 +24,9 @@ DEFAULT_FIELDS: tuple[Field, ...] = ("input_ids", "labels")
 # The fields that have a 64-bit number for each token.
 LONG_FIELDS = ("input_ids", "labels", "position_ids", "document_ids")
 
+# The fields that follow from the labels.
+MASK_FIELDS = ("loss_mask", "trained_tokens")
+
 # The label of a token that is not to be learned, as in torch.nn.CrossEntropyLoss.
 IGNORED = -100
 
@@ -73,11 +76,11 @@ def check_fields(fields: Sequence[str]) -> tuple[Field, ...]:
 class SpanContent(NamedTuple):
     """The tokens of a span, with the one after it unless a document ends there.
 
-    `erased` tells which of the tokens belong to erased documents; None if none does. They are end tokens.
+    `masked` tells which of the tokens are not trained on; None if all are. Those of erased documents are end tokens.
     """
 
     tokens: TokenArray
-    erased: npt.NDArray[np.bool_] | None = None
+    masked: npt.NDArray[np.bool_] | None = None
 
 
 def read_span(span: Span, tokens: TokenArray | None = None) -> SpanContent:
@@ -87,7 +90,10 @@ def read_span(span: Span, tokens: TokenArray | None = None) -> SpanContent:
     erased = span.stream.erased(span.start, span.read_stop)
     if erased is not None:  # a document may be claimed, and its tokens still be there
         tokens = np.where(erased, tokens.dtype.type(span.stream.store.run.erased_token), tokens)
-    return SpanContent(tokens, erased)
+    trained = span.stream.trained(span.start, span.read_stop)
+    if trained is None:
+        return SpanContent(tokens, erased)
+    return SpanContent(tokens, ~trained if erased is None else ~trained | erased)
 
 
 def read_spans(spans: Sequence[Span]) -> Iterator[SpanContent]:
@@ -101,26 +107,27 @@ def read_spans(spans: Sequence[Span]) -> Iterator[SpanContent]:
             window = span.piece.window
             read = read_span(Span(span.stream, *window))
         start, stop = span.start - window[0], span.read_stop - window[0]
-        yield SpanContent(read.tokens[start:stop], None if read.erased is None else read.erased[start:stop])
+        yield SpanContent(read.tokens[start:stop], None if read.masked is None else read.masked[start:stop])
 
 
 def needs_documents(fields: Sequence[Field]) -> bool:
     """Whether a field tells where documents begin."""
-    return not {"input_ids", "labels", "tokens", "source_ids"}.issuperset(fields)
+    return not {"input_ids", "labels", "tokens", "source_ids", *MASK_FIELDS}.issuperset(fields)
 
 
 def fill(
     contents: Iterable[SpanContent], spans: Sequence[Span], shape: tuple[int, int], fields: Sequence[Field]
 ) -> Batch:
     """The arrays of a batch, rows by tokens, that spans fill one after the other."""
-    needed = {*fields, "input_ids", "labels"} if "tokens" in fields else {*fields}
+    needed = {*fields, *(["input_ids", "labels"] if "tokens" in fields else [])}
+    needed |= set() if needed.isdisjoint(MASK_FIELDS) else {"labels"}
     names = [name for name in LONG_FIELDS if name in needed]
     # One allocation: the C library gives several back to the system, which then has to clear the pages of each batch.
     batch: Batch = dict(zip(names, np.empty((len(names), *shape), np.int64), strict=True))
     batch |= _source_fields(spans, shape, fields)
     ids, labels = (batch[name].reshape(-1) if name in batch else None for name in ("input_ids", "labels"))
     masked, position = list[Numbers](), 0
-    for (_, start, stop, piece), (tokens, erased) in zip(spans, contents, strict=True):
+    for (_, start, stop, piece), (tokens, is_masked) in zip(spans, contents, strict=True):
         end = position + stop - start
         if ids is not None:
             ids[position:end] = tokens[: stop - start]
@@ -129,13 +136,16 @@ def fill(
             labels[end - 1] = IGNORED
         elif labels is not None:
             labels[position:end] = tokens[1:]
-        if erased is not None:
-            masked.append(np.flatnonzero(erased[1:]) + position)
+        if is_masked is not None:
+            masked.append(np.flatnonzero(is_masked[1:]) + position)
         position = end
     if "tokens" in fields:
         batch["tokens"] = np.concatenate([batch["input_ids"], batch["labels"][:, -1:]], axis=1)
     if labels is not None and masked:
         labels[np.concatenate(masked)] = IGNORED
+    if labels is not None and not needed.isdisjoint(MASK_FIELDS):
+        batch["loss_mask"] = batch["labels"] != IGNORED
+        batch["trained_tokens"] = batch["loss_mask"].sum(axis=1)
     if needs_documents(fields):
         batch |= _document_fields(*_documents(spans), shape, batch)
     return {name: batch[name] for name in fields}

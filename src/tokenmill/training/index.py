@@ -97,6 +97,11 @@ class Stream:
         return None if self._split is None else self._split.choice.where
 
     @property
+    def has_spans(self) -> bool:
+        """Whether only some tokens of the documents are trained on."""
+        return bool(self.store.job.segments)
+
+    @property
     def is_remote(self) -> bool:
         """Whether reads wait for a network."""
         return self.source_parts.folder.is_remote
@@ -114,8 +119,10 @@ class Stream:
         """Read what `ranges` needs of a part, and `documents` if that is to be called."""
         if self._split is not None:
             self._segments(part)
-        if with_documents:
+        if with_documents or self.has_spans:
             self.source_parts.offsets(part)
+        if self.has_spans:
+            self.source_parts.train(part)
         self.source_parts.tokens(part, 0, 0)
 
     def read_range(self, some: PartRange) -> TokenArray:
@@ -181,6 +188,25 @@ class Stream:
             masks.append(np.repeat(erased > 0, np.diff(edges)))
         mask = np.concatenate(masks)
         return mask if mask.any() else None
+
+    def trained(self, start: int, stop: int) -> npt.NDArray[np.bool_] | None:
+        """Which of the tokens [start, stop) are trained on; None if all are."""
+        if not self.has_spans:
+            return None
+        return np.concatenate([self._trained(some) for some in self.ranges(start, stop)])
+
+    def _trained(self, some: PartRange) -> npt.NDArray[np.bool_]:
+        train, offsets = self.source_parts.train(some.part), self.source_parts.offsets(some.part)
+        count = some.stop - some.start
+        if train is None:
+            return np.ones(count, np.bool_)
+        first = int(offsets.searchsorted(some.start, side="right")) - 1
+        last = int(offsets.searchsorted(some.stop, side="left"))
+        document, begin, end = train.slice(first, last).pairs()
+        before = offsets[first:last][document] - some.start
+        begins, ends = (np.clip(edge + before, 0, count) for edge in (begin, end))
+        marks = np.bincount(begins, minlength=count + 1) - np.bincount(ends, minlength=count + 1)
+        return np.asarray(np.cumsum(marks[:-1]) > 0)
 
     def store_position(self, position: int) -> int:
         """The position in the whole store of the token at this position of the stream."""

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import StorageError, StoreError
+from tokenmill.spans import Spans
 from tokenmill.storage import io_threads
 from tokenmill.store import layout
 from tokenmill.store.chain import StoreVersion, claimed_documents, last_change, read_head, require_version
@@ -95,6 +96,10 @@ class LoaderParts:
     def origins(self, part: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint64]]:
         """The source and the row of each document of a part."""
         return self._read(part, lambda opened: (opened.source, opened.row))
+
+    def train(self, part: int) -> Spans | None:
+        """The tokens of each document of a part that are trained on; None if all are."""
+        return self._read(part, lambda opened: opened.train)
 
     def erased(self, part: int) -> Numbers | None:
         """A number that is not 0 for each erased document of a part; None if none is erased."""

@@ -47,7 +47,7 @@ class ManifestBuilder:
         self.rows = self.quarantined = 0
         self._collected = np.zeros(self._run.units, np.bool_)
         self._tables: list[pa.Table] = []
-        self._rows: list[tuple[int | str, ...]] = []
+        self._rows: list[tuple[int | str | None, ...]] = []
         self._reasons: dict[int, Counter[str]] = {}
         self.skipped_reasons: Counter[str] = Counter()  # how many rows are skipped, for each reason
 

@@ -26,6 +26,9 @@ from tokenmill.tokenization.resolve import Vocabulary
 # The value that switches an option off.
 OFF = "none"
 
+# What names other text than that of segments.
+OTHER_TEXT = ("column", "template", "join", "separator")
+
 OPTIONS = options_of(JobOptions)
 
 
@@ -45,8 +48,7 @@ def with_store(options: PrepareOptions, deny: bytes | None) -> tuple[PrepareOpti
     template, too. Tokenizer, begin and end token cannot be given with `like`: stores that differ in them cannot be read
     together. `deny` is the list that is given.
     """
-    if options.column is not None and options.template not in {None, OFF}:
-        raise UsageError("--column cannot be used with --template", "The template names the columns.")
+    _refuse_two_texts(options)
     if options.like is None:
         if options.tokenizer is None:
             raise UsageError("no tokenizer is given", "Give --tokenizer T, or --like DIR to take that of a store.")
@@ -62,12 +64,21 @@ def with_store(options: PrepareOptions, deny: bytes | None) -> tuple[PrepareOpti
         deny=_deny_list(folder, job) if deny is None else deny,
         notes=_erased_notes(folder, found.head, deny),
     )
-    taken = {name: value for name, value in _options_of(job).items() if getattr(options, name) is None}
-    if options.column is not None:
-        taken["template"] = None
-    if options.column is not None or options.template is not None:
+    taken = _options_of(job)
+    if any(getattr(options, name) is not None for name in ("column", "template", "segments")):
+        taken |= dict.fromkeys(OTHER_TEXT if options.segments is not None else ("template", "segments"))
         taken |= {"null": options.null, "template_special": options.template_special}
+    taken = {name: value for name, value in taken.items() if getattr(options, name) is None}
     return _without_off(replace(options, **taken)), store
+
+
+def _refuse_two_texts(options: PrepareOptions) -> None:
+    """Raise UsageError for options that name different texts of a document."""
+    if options.column is not None and options.template not in {None, OFF}:
+        raise UsageError("--column cannot be used with --template", "The template names the columns.")
+    for name in OTHER_TEXT if options.segments not in {None, OFF} else ():
+        if getattr(options, name) not in {None, OFF}:
+            raise UsageError(f"--{name} cannot be used with --segments", "The text of a document is its segments.")
 
 
 def _options_of(job: Job) -> dict[str, Any]:

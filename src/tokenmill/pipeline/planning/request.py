@@ -95,6 +95,7 @@ def job_options(options: JobOptions) -> dict[str, Any]:
         "special": special or TEXT,
         "template_special": _one_of("--template-special", options.template_special, TemplateSpecial),
         "dedup": None if _one_of("--dedup", options.dedup, Dedup) is None else "",
+        "segments": options.segments or "",
         "min_tokens": fewest,
         "max_tokens": most,
     }
@@ -205,7 +206,12 @@ def find_sources(
 
 
 def refuse_without_effect(
-    discovery: Discovery, *, column: str | None = None, separator: str | None = None, join: str | None = None
+    discovery: Discovery,
+    *,
+    column: str | None = None,
+    segments: str | None = None,
+    separator: str | None = None,
+    join: str | None = None,
 ) -> None:
     """Raise UsageError if an option was given that has no effect on any of the sources."""
     kinds = set(discovery.table["kind"].cast("string").unique().to_pylist())
@@ -214,6 +220,7 @@ def refuse_without_effect(
     of_rows, of_files = "Each row of these sources is a document.", "Each file, or each piece, is a document."
     unused = {
         "--column": (column, kinds <= {"text"}, "text files have no columns", of_files),
+        "--segments": (segments, kinds <= {"text", "csv"}, "no source has lists of segments", ""),
         "--join": (join, kinds <= {"text", "csv"}, "no source has lists of strings", ""),
         "--separator": (separator, "text" not in kinds, "no source is a .txt file", of_rows),
     }

@@ -196,7 +196,7 @@ def document_tokens(
         seconds = limits.document_seconds + (present.text.nbytes / SLOW_BYTES if len(rows) > 1 else 0.0)
         Position("encode", file.index, int(rows[0]), int(rows[-1])).mark(seconds)
     try:
-        encoded = tokenizer.encode(present.text)
+        encoded = tokenizer.encode_pieces(present.text, present.trained)
     except AuditMismatchError as mismatch:
         headline, row = mismatch.headline, rows[mismatch.position]
         raise EngineMismatch(f"{headline} (file {file.path}, {place(file.kind, row)})") from None

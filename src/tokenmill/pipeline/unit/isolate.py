@@ -104,7 +104,7 @@ class Isolate:
         for file, documents in unit_documents(task, self.limits.read_options(self.job, sparing=True)):
             matches = np.flatnonzero(documents.rows == suspect.row)
             if file.index == suspect.source and len(matches):
-                document = _at(documents, int(matches[0]))
+                document = documents.slice(int(matches[0]), int(matches[0]) + 1)
                 self._require_memory(file, document)
                 document_tokens(file, document, self.job, tokenizer, self.limits)
                 return
@@ -138,7 +138,7 @@ class Isolate:
             builder.skip(file, documents)
             present = documents.without_nulls()
             for index in range(len(present.rows)):
-                document = _at(present, index)
+                document = present.slice(index, index + 1)
                 where = RowId(file.index, int(document.rows[0]))
                 if where in excluded:
                     builder.skip_bad(file, _bad_row(document, excluded[where]))
@@ -148,10 +148,6 @@ class Isolate:
             builder.fold()
             tokenizer.trim(self.limits.worker_bytes)
         return builder
-
-
-def _at(documents: Documents, index: int) -> Documents:
-    return Documents(documents.text.slice(index, 1), documents.rows[index : index + 1])
 
 
 def _bad_row(document: Documents, excluded: ExcludedRow) -> BadRow:

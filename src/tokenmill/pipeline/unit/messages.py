@@ -135,6 +135,7 @@ class RowCounts:
             return [
                 f"Check --column {self.column}: most values are not text. For another column, also choose a new --out.",
                 "If they are lists of strings, add --join '\\n', which stands between the strings.",
+                f"If they are lists of {{text, train}}, give --segments {self.column} in place of --column.",
             ]
         if 2 * self.total <= self.rows:
             return []

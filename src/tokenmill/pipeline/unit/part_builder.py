@@ -16,6 +16,7 @@ from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.sources.documents import BadRow, Documents, SourceFile
 from tokenmill.sources.spelled import Spellings, searched, template_count
+from tokenmill.spans import Spans
 from tokenmill.storage import Folder
 from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.store import quarantine
@@ -48,6 +49,7 @@ class PartBuilder:
     lengths: list[npt.NDArray[np.int64]] = field(default_factory=list)
     sources: list[npt.NDArray[np.uint32]] = field(default_factory=list)
     rows: list[npt.NDArray[np.uint64]] = field(default_factory=list)
+    train: list[Spans] = field(default_factory=list)
     unread_groups: int = 0
     _text: TextHash = field(default_factory=TextHash)
     _folded: int = 0
@@ -70,7 +72,7 @@ class PartBuilder:
     def add(self, file: SourceFile, present: Documents, encoded: Encoded) -> None:
         """Add the tokens of some documents, none of which is null, without those that have too few or too many."""
         data, offsets = text_buffers(present.text)
-        self._text.update(data, offsets)
+        self._text.update(data, offsets, present.trained)
         if self.job.limits_tokens:
             is_within = self.job.within_limits(np.diff(encoded.offsets))
             self._skipped.append((file.index, present.rows[~is_within], LENGTH))
@@ -81,6 +83,8 @@ class PartBuilder:
         self.lengths.append(np.diff(encoded.offsets))
         self.sources.append(np.full(len(present.rows), file.index, np.uint32))
         self.rows.append(present.rows)
+        if encoded.train is not None:
+            self.train.append(encoded.train)
 
     def _search(self, text: pa.LargeStringArray) -> None:
         """Count the documents that spell a control token where the template does not. Only some are searched."""
@@ -94,6 +98,8 @@ class PartBuilder:
         for column in (self.tokens, self.lengths, self.sources, self.rows):
             if len(column) - self._folded > 1:
                 column[self._folded :] = [np.concatenate(column[self._folded :])]
+        if len(self.train) - self._folded > 1:
+            self.train[self._folded :] = [Spans.join(self.train[self._folded :])]
         self._folded = len(self.tokens)
 
     def skip(self, file: SourceFile, documents: Documents) -> None:
@@ -124,6 +130,7 @@ class PartBuilder:
             offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
             source=_joined(self.sources, np.uint32),
             row=_joined(self.rows, np.uint64),
+            train=Spans.join(self.train) if self.job.segments else None,
         )
         summary = PartSummary(
             unit=self.task.unit,
@@ -136,6 +143,7 @@ class PartBuilder:
             text=self._text.hexdigest(),
             kept="" if kept is None else content_hash(kept),
             spelled=self._spelled,
+            trained=None if content.train is None else content.train.covered,
         )
         _check_rows(self.task, summary)
         bad = quarantine.with_lines(self._bad, self.task.files) if self._bad else []

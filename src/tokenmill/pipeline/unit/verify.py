@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, SourceError
 from tokenmill.pipeline.unit.columns import unit_columns
@@ -18,6 +17,7 @@ from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.sources.bad_rows import READER_REASONS, TOO_LONG
 from tokenmill.sources.documents import Documents, RowArray, SourceFile
 from tokenmill.sources.line_numbers import place
+from tokenmill.spans import Spans
 from tokenmill.storage import folder_at
 from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.store.chain import FIRST, StoreVersion, head_at
@@ -116,6 +116,8 @@ class Verify:
                 raise _different(
                     task, file, f"{place(file.kind, present.rows[index])} has other tokens than the reference gives"
                 )
+            if not _are_equal(stored.train, int(index), expected.train, position):
+                raise _different(task, file, f"{place(file.kind, present.rows[index])} is trained on other tokens")
         return len(chosen)
 
     def _compare_others(self, task: UnitTask, file: SourceFile, others: Documents) -> int:
@@ -136,7 +138,8 @@ class Verify:
         chosen = np.flatnonzero(document_hash.in_sample(keys, self.fraction))
         tokenizer = loaded_tokenizer(self.directory, self.job, "reference")
         try:
-            encoded = tokenizer.encode(documents.text.take(pa.array(chosen)))
+            sample = documents.filter(np.isin(np.arange(len(keys)), chosen))
+            encoded = tokenizer.encode_pieces(sample.text, sample.trained)
         except CannotEncode as failure:
             row = documents.rows[chosen[failure.position]]
             raise _different(
@@ -172,7 +175,7 @@ class CompareText:
             stored = content.slice(seen, seen + len(present.rows))
             if not np.array_equal(stored.row, present.rows) or (stored.source != file.index).any():
                 return False
-            text.update(*text_buffers(encoded.text))
+            text.update(*text_buffers(encoded.text), encoded.trained)
             seen += len(present.rows)
             skipped.append((file.index, others.rows, LENGTH))
             skipped += [(file.index, rows, reason) for reason, rows in documents.reasons().items()]
@@ -203,6 +206,13 @@ def _split_by_length(
     return documents.filter(is_stored), documents.filter(~is_stored)
 
 
+def _are_equal(stored: Spans | None, index: int, expected: Spans | None, position: int) -> bool:
+    """Whether a document is trained on the expected tokens."""
+    if stored is None or expected is None:
+        return stored is expected
+    return np.array_equal(stored.document(index), expected.document(position))
+
+
 def _between(rows: RowArray, skipped: SkippedRow) -> RowArray:
     return rows[(rows >= skipped.first) & (rows <= skipped.last)]
 
@@ -220,7 +230,7 @@ def _without(documents: Documents, skipped: list[SkippedRow]) -> Documents:
     kept = np.ones(len(documents.rows), np.bool_)
     for rows in skipped:
         kept &= (documents.rows < rows.first) | (documents.rows > rows.last)
-    return documents if kept.all() else Documents(documents.text.filter(pa.array(kept)), documents.rows[kept])
+    return documents if kept.all() else documents.filter(kept)
 
 
 def _refuse_unreadable(file: SourceFile, documents: Documents, skipped: list[SkippedRow]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import TokenizerError
@@ -17,6 +18,8 @@ from tokenmill.tokenization.engines.protocol import Encoded, Tokens, encode_docu
 from tokenmill.tokenization.spec import TokenizerSpec
 
 PARALLELISM = "TOKENIZERS_PARALLELISM"
+
+Locate = Callable[[str], tuple[Tokens, npt.NDArray[np.int64]]]
 
 
 class HuggingFaceEngine:
@@ -27,19 +30,32 @@ class HuggingFaceEngine:
     def __init__(self, spec: TokenizerSpec, content: bytes) -> None:
         self._spec = spec
         with raising(lambda error: TokenizerError(f"{spec.name} is not a tokenizer.json", str(error))):
-            self._encode_batch = _load(content, encode_special=not spec.parse_special)
+            self._encode_batch, self._locate = _load(content, encode_special=not spec.parse_special)
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
         """Equal to `tokenizers` with `add_special_tokens=False` and `encode_special_tokens=not parse_special`."""
         return encode_documents(self._spec, self.name, text.to_pylist(), self._encode)
+
+    def locate(self, text: str) -> tuple[Tokens, npt.NDArray[np.int64]]:
+        """The tokens of a document, and the characters of it at which each begins and ends."""
+        if self._locate is None:
+            raise TokenizerError(
+                f"this version of tokenizers does not tell where the tokens of {self._spec.name} are in the text",
+                "Install a version before 1.",
+            )
+        with _one_thread:
+            return self._locate(text)
 
     def _encode(self, texts: list[str]) -> list[Tokens]:
         with _one_thread:
             return self._encode_batch(texts)
 
 
-def _load(content: bytes, *, encode_special: bool) -> Callable[[list[str]], list[Tokens]]:
-    """The function of `tokenizers` that encodes texts. The gate tests the next version, whose interface is another."""
+def _load(content: bytes, *, encode_special: bool) -> tuple[Callable[[list[str]], list[Tokens]], Locate | None]:
+    """The functions of `tokenizers` that encode texts, and that locate tokens in a text.
+
+    The gate tests the next version, whose interface is another. It does not locate tokens.
+    """
     import tokenizers  # noqa: PLC0415 - heavy, and needed by this engine only
 
     if hasattr(tokenizers.Tokenizer, "from_str"):
@@ -48,7 +64,12 @@ def _load(content: bytes, *, encode_special: bool) -> Callable[[list[str]], list
         tokenizer.no_truncation()
         tokenizer.no_padding()
         encode = functools.partial(tokenizer.encode_batch_fast, add_special_tokens=False)
-        return lambda texts: [np.array(encoding.ids, np.uint32) for encoding in encode(texts)]
+
+        def locate(text: str) -> tuple[Tokens, npt.NDArray[np.int64]]:
+            encoding = tokenizer.encode(text, add_special_tokens=False)
+            return np.array(encoding.ids, np.uint32), np.array(encoding.offsets, np.int64).reshape(-1, 2)
+
+        return lambda texts: [np.array(encoding.ids, np.uint32) for encoding in encode(texts)], locate
     options: dict[str, Any] = {"add_special_tokens": False, "encode_special_tokens": encode_special}
     options |= {"padding": None, "truncation": None}
     # Version 1 accepts only a path. The file is readable by this user only, and holds the checked bytes.
@@ -56,7 +77,7 @@ def _load(content: bytes, *, encode_special: bool) -> Callable[[list[str]], list
         file.write(content)
         file.flush()
         newer: Any = tokenizers.Tokenizer.from_file(file.name)
-    return lambda texts: [encoding.ids_array for encoding in newer.encode_batch(texts, **options)]
+    return lambda texts: [encoding.ids_array for encoding in newer.encode_batch(texts, **options)], None
 
 
 class _OneThread:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.errors import TokenizerError
+from tokenmill.spans import Spans
 from tokenmill.tokenization.spec import TokenizerSpec
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
@@ -23,11 +24,12 @@ Offsets = npt.NDArray[np.int64]
 class Encoded:
     """The concatenated tokens of several documents: document i is tokens[offsets[i]:offsets[i + 1]].
 
-    Their type is that of the vocabulary, uint16 or uint32.
+    Their type is that of the vocabulary, uint16 or uint32. `train` are the tokens that are trained on; None if all are.
     """
 
     tokens: Tokens
     offsets: Offsets
+    train: Spans | None = None
 
     def document(self, position: int) -> Tokens:
         """The tokens of one document."""
@@ -39,7 +41,8 @@ class Encoded:
             return self
         lengths = np.diff(self.offsets)
         offsets = np.append(0, np.cumsum(lengths[is_chosen]))
-        return Encoded(self.tokens[np.repeat(is_chosen, lengths)], offsets)
+        train = None if self.train is None else self.train.select(is_chosen)
+        return Encoded(self.tokens[np.repeat(is_chosen, lengths)], offsets, train)
 
     @classmethod
     def join(cls, spec: TokenizerSpec, documents: list[Tokens]) -> Encoded:
@@ -123,7 +126,10 @@ def framed(encoded: Encoded, begin: int | None, end: int | None) -> Encoded:
         raise TokenizerError(
             "the bos or eot token of a document is missing or in the wrong place", "This is a bug in tokenmill."
         )
-    return Encoded(joined, offsets)
+    train = encoded.train
+    if train is not None:
+        train = train.framed(np.diff(encoded.offsets), has_begin=begin is not None, has_end=end is not None)
+    return Encoded(joined, offsets, train)
 
 
 def _surround(tokens: Tokens, offsets: npt.NDArray[np.int64], begin: int | None, end: int | None) -> Tokens:
