@@ -62,6 +62,8 @@ def seconds_of(item: object, unit_seconds: float) -> float:
 class SleepingExecutor:
     """Stands for the local executor of an actor. At `ends` the node is lost."""
 
+    waiting = 0  # no worker waits for a bucket
+
     def __init__(self, unit_seconds: float, ends: float, _preload: object) -> None:
         self._unit_seconds, self._ends = unit_seconds, ends
         self._count = itertools.count()
