@@ -43,7 +43,7 @@ Field = Literal[
     "trained_tokens",
 ]
 EndTokenPosition = Literal["appended", "prepended"]
-Mask = Literal["ignore"]
+Mask = Literal["labels", "weights", "ignore"]
 Null = Literal["skip", "empty"]
 Packing = Literal["concat", "best-fit"]
 Shuffle = Literal["full", "window", "none"]
@@ -185,7 +185,8 @@ class ShardOptions:
         "Last shard, if it is not full: keep it, drop it, or merge it with the one before.", unset="by format"
     )
     mask: Mask | None = _shards(
-        "What files without a mask do with tokens that are not trained on: ignore trains on all.", unset="refused"
+        "How tokens that are not trained on are marked: labels of -100 or weights (parquet), or ignore: not at all.",
+        unset="by format; refused without a mask",
     )
 
 

@@ -72,6 +72,14 @@ class Spans(Readable):
         _, begin, end = self.pairs()
         return int((end - begin).sum())
 
+    def mask(self, documents: IntArray) -> npt.NDArray[np.bool_]:
+        """Whether each token of documents with these offsets is in a range. Tokens before the first offset are not."""
+        document, begin, end = self.pairs()
+        count = int(documents[-1])
+        starts = np.bincount(documents[document] + begin, minlength=count + 1)
+        marks = starts - np.bincount(documents[document] + end, minlength=count + 1)
+        return np.asarray(np.cumsum(marks[:-1]) > 0)
+
     def framed(self, lengths: IntArray, *, has_begin: bool, has_end: bool) -> Spans:
         """Those of tokens with a begin and an end token around each document, which had so many tokens.
 

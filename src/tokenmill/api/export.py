@@ -151,7 +151,7 @@ def export_stores(  # noqa: PLR0913, PLR0917 - stores, target, request, reporter
             needed += kept_bytes * (1 if job.shuffle is None else 2)
             notices += _check_space(folder, needed, request.options.force)
         run_count = len(sorted_runs.spans(manifest["tokens"].to_numpy(), frozen.run_tokens))
-        shuffle = Shuffle.of(run_count, frozen.bins, frozen.merges, dtype)
+        shuffle = Shuffle.of(run_count, frozen.bins, frozen.merges, "uint32" if job.mask else dtype)
         conditions = [] if job.selection is None else [store.where for store in job.selection.stores]
         parts = stores.parts_without_erased(left_out, conditions)
         context = ExportContext(parts, folder.root, frozen, shuffle, batch_bytes(resources.worker_bytes))

@@ -25,7 +25,8 @@ from tokenmill.errors import UsageError
 from tokenmill.executors import progress, ranks
 from tokenmill.executors.fan_out import LOCAL, check_executor, open_executor
 from tokenmill.executors.ranks import RankShare
-from tokenmill.exports.request import ExportRequest, make_export_request, refuse_unmasked
+from tokenmill.exports.formats import find_format
+from tokenmill.exports.request import ExportRequest, choose_mask, make_export_request
 from tokenmill.options import ExportOptions, PrepareOptions, ShardOptions, StrPath
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.driving.announce import announce, announce_store
@@ -126,8 +127,8 @@ def read_call(given: PrepareOptions) -> PrepareCall:
         None if given.deny is None else _read_deny_list(os.fspath(given.deny)),
     )
     job_options(options)
-    if formats:
-        refuse_unmasked(given.mask, has_mask=bool(options.segments))
+    for name in formats:
+        choose_mask(find_format(name).SPEC, given.mask, has_mask=bool(options.segments))
     sources = path_texts(given.sources)
     named = resolve_sources(sources, given.version, options.column, limited=given.limit_units is not None)
     return PrepareCall(

@@ -21,7 +21,7 @@ from tokenmill.exports import records
 from tokenmill.exports.documents import DocumentTable
 from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.formats import find_format
-from tokenmill.exports.formats.protocol import Content, Format, Shard, ShardData, WrittenFile
+from tokenmill.exports.formats.protocol import UNTRAINED, Content, Format, Shard, ShardData, WrittenFile
 from tokenmill.exports.job import ExportJob, FrozenExport
 from tokenmill.exports.kept_columns import conform
 from tokenmill.exports.shards import Counts, ShardTask, SplitAndShuffle
@@ -163,7 +163,7 @@ class ConvergeShards:
         """The shard without the tokens and the values of some documents."""
         tokens = np.array(data.tokens)
         for first, last in token_ranges(self.job, documents, indices, cut, len(tokens)):
-            tokens[first:last] = self.token
+            tokens[first:last] = self.token | int(UNTRAINED) if self.job.mask else self.token
         is_erased = np.zeros(len(documents.lengths), np.int64)
         is_erased[indices] = 1
         columns = None if data.columns is None else nulled(data.columns, is_erased)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore
 from tokenmill.exports import sorted_runs
+from tokenmill.exports.formats.files import join_marks
 from tokenmill.exports.formats.protocol import ExportedColumn
 from tokenmill.exports.shards import Counts, SplitAndShuffle
 from tokenmill.storage import Folder, prefetch_map
@@ -63,6 +64,12 @@ class DocumentTable:
             return cls(np.empty(0, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint64))
         columns = zip(*((table.lengths, table.source, table.row) for table in tables), strict=True)
         return cls(*map(np.concatenate, columns))
+
+
+def with_marks(content: PartContent) -> PartContent:
+    """A part whose tokens are of uint32, with a mark for each that is not trained on."""
+    is_trained = np.ones(1, np.bool_) if content.train is None else content.train.mask(content.offsets)
+    return replace(content, tokens=join_marks(content.tokens, is_trained))
 
 
 def take_documents(chunks: Sequence[tuple[TokenArray, Counts]], indices: Counts) -> TokenArray:

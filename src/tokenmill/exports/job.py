@@ -82,7 +82,8 @@ class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
     `shard_tokens` is None if each split is one file. `val` is a fraction of the documents, `split:NAME` (a split of
     the sources), `first-shard` or None.
     `val_tokens` is the size of that first shard. `store` is the digest of the exported parts. `with_columns` are kept
-    columns of the store. `selection` is that of an export by recipe, which is always shuffled.
+    columns of the store. `selection` is that of an export by recipe, which is always shuffled. `mask` is how the files
+    tell which tokens are trained on; empty if they do not.
     """
 
     format: str
@@ -101,6 +102,7 @@ class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
     columns: str = ""
     with_columns: tuple[ExportedColumn, ...] = ()
     selection: Selection | None = None
+    mask: str = ""
 
     @property
     def holds_out(self) -> bool:
@@ -115,6 +117,8 @@ class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
     def identity(self) -> dict[str, str]:
         """Return the choices that decide the bytes, by the names that users know."""
         chosen = {} if self.selection is None else {"recipe": f"blake3 {digest_of(self.selection)}"}
+        if self.mask:
+            chosen["--mask"] = self.mask
         if self.with_columns:
             chosen["--with"] = ", ".join(f"{column.name} ({column.type})" for column in self.with_columns)
         return {
@@ -132,6 +136,11 @@ class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
             "--columns": self.columns or "none",
             **chosen,
         }
+
+    @property
+    def marked_dtype(self) -> str:
+        """The type of the tokens on their way into the files, with the marks of a mask."""
+        return "uint32" if self.mask else self.dtype
 
     def digest(self) -> str:
         """Return the BLAKE3 of the identity in canonical JSON."""
@@ -269,8 +278,9 @@ def _check(frozen: FrozenExport) -> None:
     job = frozen.job
     if job.format not in FORMATS:
         raise StoreError(f"unknown format {job.format[:20]!r}", "If a package adds this format, install it here, too.")
-    if job.dtype not in FORMATS[job.format].SPEC.dtypes:
-        raise MalformedDataError(f"unknown type {job.dtype[:20]!r}")
+    spec = FORMATS[job.format].SPEC
+    if job.dtype not in spec.dtypes or job.mask not in {"", *spec.masks}:
+        raise MalformedDataError(f"unknown type {job.dtype[:20]!r} or mask {job.mask[:20]!r}")
     if job.val is not None and job.holds_out and split_name(job.val) is None:
         _check_fraction(job.val)
     counts = (job.val_tokens, job.shard_tokens, job.sequence_tokens, frozen.run_tokens)
@@ -278,9 +288,10 @@ def _check(frozen: FrozenExport) -> None:
         raise MalformedDataError("it has negative or impossible counts")
     if job.sequence_tokens is not None and (job.shard_tokens is None or job.shard_tokens < job.sequence_tokens):
         raise MalformedDataError("its shards are shorter than a sequence")
-    if bool(job.columns) != bool(FORMATS[job.format].SPEC.defaults.columns):
+    if bool(job.columns) != bool(spec.defaults.columns):
         raise MalformedDataError(f"invalid column {job.columns[:30]!r}")
-    names = [job.columns, *FORMATS[job.format].SPEC.defaults.columns[1:], *(each.name for each in job.with_columns)]
+    names = [job.columns, *spec.defaults.columns[1:], *spec.masks.get(job.mask, ())]
+    names += [each.name for each in job.with_columns]
     if (job.with_columns and not job.columns) or len(set(names)) < len(names):
         raise MalformedDataError("its columns are not those of its format")
     if job.selection is not None and not _is_sound(job.selection, job.shuffle):

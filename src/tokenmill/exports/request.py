@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 import msgspec
 import numpy as np
@@ -16,7 +15,7 @@ from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.formats.protocol import ExportedColumn, FormatSpec
 from tokenmill.exports.job import FIRST_SHARD, ExportJob, Selection, stores_digest
 from tokenmill.humanize import parse_size
-from tokenmill.options import EndTokenPosition, ExportOptions, Mask, Tail
+from tokenmill.options import EndTokenPosition, ExportOptions, Tail
 from tokenmill.sources import splits_of
 from tokenmill.store.collection import Collection, trial_notes
 from tokenmill.store.held_out import parse_held_out, require_split, split_name
@@ -80,16 +79,28 @@ def make_export_request(options: ExportOptions, tokenizer: TokenizerSpec) -> Exp
     return request
 
 
-def refuse_unmasked(mask: str | None, *, has_mask: bool) -> None:
-    """Raise UsageError if files without a mask would train on tokens that the store does not train on."""
-    if mask not in {None, *get_args(Mask)}:
-        raise UsageError(f"--mask is {' or '.join(get_args(Mask))}, not {mask!r}")
-    if has_mask and mask is None:
+def choose_mask(spec: FormatSpec, wanted: str | None, *, has_mask: bool) -> str:
+    """How the files tell which tokens are trained on; empty if they do not.
+
+    Raises UsageError if they would train on tokens that the store does not train on, unless that is wanted.
+    """
+    if wanted == "ignore":
+        return ""
+    if wanted is not None and wanted not in spec.masks:
+        ways = f"It has {' and '.join(spec.masks)}." if len(spec.masks) > 1 else ""
+        raise UsageError(f"{spec.name} has no {wanted}", *filter(None, [ways]))
+    if not has_mask:
+        if wanted is not None:
+            raise UsageError(f"--mask {wanted} has no effect: the store trains on all tokens", "Remove --mask.")
+        return ""
+    if not spec.masks:
+        masked = [name for name, format_ in FORMATS.items() if format_.SPEC.masks]
         raise UsageError(
-            "only some tokens of the documents are trained on, and the files of an export do not say which",
-            "Train with tokenmill.loader, whose labels are -100 elsewhere.",
+            f"only some tokens of the documents are trained on, and the files of {spec.name} do not say which",
+            f"Export to {' or '.join(masked)}, or train with tokenmill.loader.",
             "Use --mask ignore to train on all tokens.",
         )
+    return wanted or next(iter(spec.masks))
 
 
 def make_job(
@@ -105,7 +116,12 @@ def make_job(
     columns of the request, with their types.
     """
     options, spec = request.options, request.spec
-    refuse_unmasked(options.mask, has_mask=any(member.run.job.segments for member in stores.members))
+    mask = choose_mask(spec, options.mask, has_mask=any(member.run.job.segments for member in stores.members))
+    if mask and request.end == "prepended":
+        raise UsageError("--eot-position prepended cannot be used with a mask", "The end token is a document's last.")
+    taken = {request.columns, *request.with_columns}.intersection(spec.masks.get(mask, ()))
+    if taken:
+        raise UsageError(f"the column {min(taken)!r} tells which tokens are trained on", "Leave out the other one.")
     if selection is None and split_name(request.val) is not None:  # a recipe is checked when its stores are opened
         require_split(request.val, splits_of(stores.sources))
     documents = int(np.sum(stores.manifest_without_erased(left_out)["documents"].to_numpy()))
@@ -131,6 +147,7 @@ def make_job(
         shard_tokens=shard_tokens,
         tail=request.tail if shard_tokens is not None else "keep",
         sequence_tokens=request.sequence_tokens,
+        mask=mask,
         columns=request.columns,
         with_columns=with_columns,
         selection=selection,

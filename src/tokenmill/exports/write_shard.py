@@ -19,6 +19,7 @@ from tokenmill.exports.documents import (
     PartDocuments,
     SortedRunDocuments,
     take_documents,
+    with_marks,
 )
 from tokenmill.exports.formats import find_format
 from tokenmill.exports.formats.protocol import COLUMN_TYPES, Content, FileRegion, Shard, ShardRecord
@@ -53,7 +54,8 @@ class ExportContext:
 
     def open_part(self, part: int, check_content: bool) -> PartContent:
         """Open a part, which must be the one in the manifest of the exported store."""
-        return self.parts.open(part, content_too=check_content)[1]
+        content = self.parts.open(part, content_too=check_content)[1]
+        return with_marks(content) if self.frozen.job.mask else content
 
     def documents(
         self, stream: int, first_block: int, last_block: int, *, check_lengths: bool = False
@@ -279,7 +281,7 @@ class WriteShard:
         batches = documents.batches(first, last, self.context.batch_bytes)
         begin = job.end_token if job.end == "prepended" and task.tokens else None
         tokens = with_leading_end_tokens(batches, cut, task.tokens, begin)
-        dtype = np.dtype(job.dtype)
+        dtype = np.dtype(job.marked_dtype)
         cast = (batch.astype(dtype, copy=False) for batch in tokens)
 
         def columns(start: int, stop: int) -> pa.Table:
@@ -335,6 +337,7 @@ def make_shard(job: ExportJob, task: ShardTask, paths: pa.Array) -> Shard:
         sequence_tokens=job.sequence_tokens,
         columns=job.columns,
         with_columns=job.with_columns,
+        mask=job.mask,
         paths=paths,
         region=FileRegion(task.position, task.file_tokens) if job.shard_tokens is None else None,
     )

@@ -197,16 +197,13 @@ class Stream:
 
     def _trained(self, some: PartRange) -> npt.NDArray[np.bool_]:
         train, offsets = self.source_parts.train(some.part), self.source_parts.offsets(some.part)
-        count = some.stop - some.start
         if train is None:
-            return np.ones(count, np.bool_)
+            return np.ones(some.stop - some.start, np.bool_)
         first = int(offsets.searchsorted(some.start, side="right")) - 1
         last = int(offsets.searchsorted(some.stop, side="left"))
-        document, begin, end = train.slice(first, last).pairs()
-        before = offsets[first:last][document] - some.start
-        begins, ends = (np.clip(edge + before, 0, count) for edge in (begin, end))
-        marks = np.bincount(begins, minlength=count + 1) - np.bincount(ends, minlength=count + 1)
-        return np.asarray(np.cumsum(marks[:-1]) > 0)
+        begin = int(offsets[first])
+        mask = train.slice(first, last).mask(offsets[first : last + 1] - begin)
+        return mask[some.start - begin : some.stop - begin]
 
     def store_position(self, position: int) -> int:
         """The position in the whole store of the token at this position of the stream."""

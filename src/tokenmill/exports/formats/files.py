@@ -12,7 +12,15 @@ import numpy.typing as npt
 import xxhash
 
 from tokenmill.errors import CorruptStore, StoreError
-from tokenmill.exports.formats.protocol import CompletedSplit, Content, Shard, ShardData, Tokens, WrittenFile
+from tokenmill.exports.formats.protocol import (
+    UNTRAINED,
+    CompletedSplit,
+    Content,
+    Shard,
+    ShardData,
+    Tokens,
+    WrittenFile,
+)
 from tokenmill.storage import Folder
 
 # Bytes that are hashed and then written while they are in the processor's cache.
@@ -80,6 +88,20 @@ def write_raw(folder: Folder, name: str, shard: Shard, content: Content) -> Writ
         return writer.written
 
 
+def write_masked(folder: Folder, name: str, mask: str, shard: Shard, content: Content) -> tuple[WrittenFile, ...]:
+    """Write the tokens of a shard with a mask, and into another file a byte for each: 1 if it is trained on."""
+    count = 0
+    with publish(folder, name) as tokens, publish(folder, mask) as marks:
+        for batch in content.batches:
+            ids, is_trained = split_marks(batch, shard.dtype)
+            tokens.write_array(ids)
+            marks.write_array(is_trained.view(np.uint8))
+            count += len(ids)
+        if count != content.tokens:
+            raise _wrong_count(count, content.tokens)
+        return tokens.written, marks.written
+
+
 def write_headed(folder: Folder, name: str, header: bytes, content: Content) -> WrittenFile:
     """Write a header, then the tokens."""
     with publish(folder, name) as file:
@@ -110,6 +132,17 @@ def write_listing(folder: Folder, name: str, before: str, items: Iterable[dict[s
             file.write(f"{', ' if position else ''}{json.dumps(item, sort_keys=True)}".encode())
         file.write(after.encode())
         return file.written
+
+
+def split_marks(tokens: Tokens, dtype: str) -> tuple[Tokens, npt.NDArray[np.bool_]]:
+    """The tokens of a shard with a mask, and whether each is trained on."""
+    is_trained = tokens < UNTRAINED
+    return (tokens & ~UNTRAINED).astype(dtype), is_trained
+
+
+def join_marks(tokens: Tokens, is_trained: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
+    """The tokens of a shard with a mask, of which some are trained on."""
+    return tokens.astype(np.uint32) | np.where(is_trained, np.uint32(0), UNTRAINED)
 
 
 def rechunk(batches: Iterator[Tokens], sizes: Iterable[int], dtype: str) -> Iterator[Tokens]:

@@ -12,7 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from tokenmill.exports.formats.files import array, damaged, file_size, no_index, publish, spans, write_raw
+from tokenmill.exports.formats.files import (
+    array,
+    damaged,
+    file_size,
+    join_marks,
+    no_index,
+    publish,
+    spans,
+    write_masked,
+    write_raw,
+)
 from tokenmill.exports.formats.protocol import (
     Content,
     FileLayout,
@@ -33,6 +43,7 @@ SPEC = FormatSpec(
     use='NumpyFSLDatasetConfig(paths=glob("{train}"), sequence_length=2048, ...)',
     defaults=ScriptDefaults(end="appended", shard_tokens=250_000_000),
     layout=FileLayout(folders=True),
+    masks={"mask": ()},
 )
 # Rows that are formatted at a time.
 ROWS_PER_BATCH = 1 << 16
@@ -46,28 +57,36 @@ finish = no_index
 
 
 def files(shard: Shard) -> tuple[str, ...]:
-    """Return the files with the tokens and the rows of a shard, named like those of one dolma process."""
+    """Return the files with the tokens and the rows of a shard, named like those of one dolma process, and its mask."""
     stem = os.path.join(shard.folder, f"part-0-{shard.number:05d}")
-    return (f"{stem}.npy", f"{stem}.csv.gz")
+    return (f"{stem}.npy", f"{stem}.csv.gz", *([f"{stem}_mask.npy"] if shard.mask else []))
 
 
 def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, ...]:
     """Write the tokens and the rows: `start,end,id,src,loc`, where an id is `{source}-{row}` and loc counts from 1."""
-    name, table = files(shard)
-    written = write_raw(folder, name, shard, content)
+    name, table, *masks = files(shard)
+    if masks:
+        written = write_masked(folder, name, masks[0], shard, content)
+    else:
+        written = (write_raw(folder, name, shard, content),)
     # Level 9 would take as long as everything else, for 0.1 % of the bytes.
     compressor = zlib.compressobj(1, zlib.DEFLATED, 31)
     with publish(folder, table) as rows:
         for text in _rows(shard.paths, content):
             rows.write(compressor.compress(text))
         rows.write(compressor.flush())
-    return (written, rows.written)
+    return (written[0], rows.written, *written[1:])
 
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
     """Read the tokens and lengths of a shard. Raises if its rows do not cover the tokens in order."""
-    name, table = names
+    name, table, *masks = names
     tokens = array(folder, name, dtype)
+    if masks:
+        marks = array(folder, masks[0], "uint8")
+        if len(marks) != len(tokens) or bool((marks > 1).any()):
+            raise damaged(folder, masks[0], f"it is no mask of {len(tokens)} tokens")
+        tokens = join_marks(tokens, marks > 0)
     if not file_size(folder, table):
         raise damaged(folder, table, "it is empty")
     try:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill.errors import StoreError
-from tokenmill.exports.formats.files import damaged, file_size, no_index, publish, rechunk
+from tokenmill.exports.formats.files import damaged, file_size, join_marks, no_index, publish, rechunk, split_marks
 from tokenmill.exports.formats.protocol import (
     COLUMN_TYPES,
     Content,
@@ -37,7 +37,13 @@ SPEC = FormatSpec(
     cuts=False,
     use='datasets.load_dataset("{directory}")',
     defaults=ScriptDefaults(end="appended", shard_tokens=100_000_000, columns=("input_ids", "source", "row")),
+    masks={"labels": ("labels", "attention_mask"), "weights": ("loss_weights",)},
 )
+# The types of the values in the columns of masks.
+MASK_TYPES = {"labels": pa.int32(), "attention_mask": pa.int8(), "loss_weights": pa.float32()}
+# The label of a token that is not trained on, as in torch.nn.CrossEntropyLoss.
+IGNORED = -100
+
 # Tokens of a row group, unless one document is longer.
 GROUP_TOKENS = 1 << 22
 
@@ -86,7 +92,8 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
             write_page_checksum=True,
             store_schema=False,
         ) as writer:
-            for group, tokens in zip(groups, rechunk(content.batches, sizes, shard.dtype), strict=True):
+            dtype = "uint32" if shard.mask else shard.dtype
+            for group, tokens in zip(groups, rechunk(content.batches, sizes, dtype), strict=True):
                 writer.write_table(_table(shard, content, group, tokens), GROUP_ROWS)
         return (file.written,)
 
@@ -106,7 +113,7 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
         rows = sum(group.rows for group in row_groups)
     except (*ARROW_ERRORS, MalformedDataError) as error:
         raise damaged(folder, name, str(error)) from error
-    tokens = np.concatenate([np.empty(0, dtype), *(tokens for tokens, _ in groups)])
+    tokens = np.concatenate([tokens for tokens, _ in groups] or [np.empty(0, dtype)])
     lengths = np.concatenate([np.empty(0, np.int64), *(lengths for _, lengths in groups)])
     if len(lengths) != rows:
         raise damaged(folder, name, f"it has {len(lengths)} documents, {rows} expected")
@@ -115,7 +122,7 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
 
 def _read_columns(reader: pq.ParquetFile) -> pa.Table:
     """Read the kept columns: those after the columns that every file has."""
-    names = reader.schema_arrow.names[len(SPEC.defaults.columns) :]
+    names = reader.schema_arrow.names[len(SPEC.defaults.columns) + len(SPEC.masks.get(_mask_of(reader), ())) :]
     table = reader.read(names, use_threads=False)
     is_text = [pa.types.is_string(field.type) for field in table.schema]
     kinds = [COLUMN_TYPES["string"] if text else field.type for text, field in zip(is_text, table.schema, strict=True)]
@@ -137,6 +144,7 @@ def _schema(shard: Shard) -> pa.Schema:
     return pa.schema(
         [
             pa.field(shard.columns, _token_type(shard.dtype), nullable=False),
+            *(pa.field(name, _list_of(MASK_TYPES[name]), nullable=False) for name in SPEC.masks.get(shard.mask, ())),
             # Readers see strings, because the Arrow schema is not stored.
             pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
             pa.field("row", pa.uint64(), nullable=False),
@@ -146,7 +154,11 @@ def _schema(shard: Shard) -> pa.Schema:
 
 
 def _token_type(dtype: str) -> pa.DataType:
-    return pa.list_(pa.field("element", pa.from_numpy_dtype(dtype), nullable=False))
+    return _list_of(pa.from_numpy_dtype(dtype))
+
+
+def _list_of(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", kind, nullable=False))
 
 
 def _groups(lengths: npt.NDArray[np.int64]) -> Iterator[slice]:
@@ -171,12 +183,46 @@ def _table(shard: Shard, content: Content, group: slice, tokens: Tokens) -> pa.T
     used, source = np.unique(content.source[group], return_inverse=True)
     paths = shard.paths.take(pa.array(used)).cast(pa.string()).dictionary_encode()
     columns = [
-        pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens), _token_type(shard.dtype)),
+        *_token_columns(shard, pa.array(offsets), tokens),
         pa.DictionaryArray.from_arrays(paths.indices.take(pa.array(source)), paths.dictionary),
         pa.array(content.row[group]),
     ]
     kept = content.columns(group.start, group.stop) if shard.with_columns else pa.table({})
     return pa.table([*columns, *kept.columns], schema=_schema(shard))
+
+
+def _token_columns(shard: Shard, offsets: pa.Array, tokens: Tokens) -> list[pa.Array]:
+    """The tokens of some documents, and what tells which of them are trained on."""
+    ids, is_trained = split_marks(tokens, shard.dtype) if shard.mask else (tokens, None)
+    values = [pa.array(ids)]
+    if is_trained is not None and shard.mask == "labels":
+        values += [pa.array(np.where(is_trained, ids.astype(np.int32), np.int32(IGNORED)))]
+        values += [pa.array(np.ones(len(ids), np.int8))]
+    elif is_trained is not None:
+        values += [pa.array(is_trained.astype(np.float32))]
+    return [pa.ListArray.from_arrays(offsets, each, _list_of(each.type)) for each in values]
+
+
+def _read_mask(reader: pq.ParquetFile, index: int, ids: Tokens, lengths: npt.NDArray[np.int64]) -> Tokens:
+    """The tokens of a row group with what tells which of them are trained on. Raises if that is of other tokens."""
+    kind = _mask_of(reader)
+    if not kind:
+        return ids
+    name = SPEC.masks[kind][0]
+    column = reader.read_row_group(index, [name], use_threads=False).column(0).combine_chunks()
+    values = column.flatten().to_numpy()
+    is_trained = values != (IGNORED if kind == "labels" else 0)
+    expected = ids.astype(np.int32) if kind == "labels" else np.ones(len(ids), np.float32)
+    is_right = np.array_equal(column.value_lengths().to_numpy(), lengths) and not column.null_count
+    if not is_right or not np.array_equal(values[is_trained], expected[is_trained]):
+        raise ValueError(f"its {name} are not those of its tokens")
+    return join_marks(ids, is_trained)
+
+
+def _mask_of(reader: pq.ParquetFile) -> str:
+    """How the file tells which tokens are trained on; empty if it does not."""
+    names = reader.schema_arrow.names[1:]
+    return next((kind for kind, columns in SPEC.masks.items() if names[: len(columns)] == list(columns)), "")
 
 
 def _read_group(
@@ -192,4 +238,4 @@ def _read_group(
     values = group.columns[0][2]
     if int(np.maximum(lengths, 1).sum()) != values or len(lengths) != group.rows:
         raise ValueError(f"a row group does not hold the {values} values that it states")
-    return column.flatten().to_numpy(), lengths
+    return _read_mask(reader, index, column.flatten().to_numpy(), lengths), lengths

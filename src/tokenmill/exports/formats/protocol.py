@@ -6,8 +6,8 @@ every shard) and `read` (a shard back to tokens). It depends on neither stores n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -110,6 +110,8 @@ class FormatSpec(Readable):
             `{val}` (a file, or a pattern for several), `{train_prefix}` and `{val_prefix}` (paths without extensions,
             separated by spaces), and `{token_bytes}`.
         use_val: The same for an export with a validation split.
+        masks: How the files can tell which tokens are trained on (`labels`, `weights`, or a file for the `mask`), and
+            the columns that tell it.
     """
 
     name: str
@@ -122,6 +124,7 @@ class FormatSpec(Readable):
     use_val: str | None = None
     layout: FileLayout = FileLayout()
     limits: ReaderLimits = ReaderLimits()
+    masks: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,8 @@ class FileRegion:
 class Shard:
     """One shard to be written: its position in the export, and the options of the export that its files depend on.
 
-    `number` is the number in the file name. `region` is set if the shard is not a file of its own.
+    `number` is the number in the file name. `region` is set if the shard is not a file of its own. `mask` is how the
+    files tell which tokens are trained on, one of the format's masks; empty if they do not.
     """
 
     number: int
@@ -152,6 +156,11 @@ class Shard:
     paths: pa.Array
     region: FileRegion | None = None
     with_columns: tuple[ExportedColumn, ...] = ()
+    mask: str = ""
+
+
+UNTRAINED = np.uint32(1 << 31)
+"""What is added to a token that is not trained on. No vocabulary is that large."""
 
 
 def no_columns(start: int, stop: int) -> pa.Table:
@@ -163,6 +172,8 @@ def no_columns(start: int, stop: int) -> pa.Table:
 @dataclass(frozen=True, slots=True)
 class Content:
     """The documents of a shard. The batches hold `lengths.sum()` tokens of the shard's dtype, in order.
+
+    If the shard has a mask, they are of uint32, and UNTRAINED is added to each token that is not trained on.
 
     If the format cuts documents, the first and the last may be parts of documents. `source` indexes the paths of the
     shard. `columns` returns the kept columns of documents [start, stop) of the shard.
@@ -227,7 +238,10 @@ class CompletedSplit:
 
 @dataclass(frozen=True, slots=True)
 class ShardData:
-    """A shard that was read: the token stream, and the lengths and kept columns of documents if the format has them."""
+    """A shard that was read: the token stream, and the lengths and kept columns of documents if the format has them.
+
+    The tokens of a shard with a mask are as in `Content`.
+    """
 
     tokens: Tokens
     lengths: npt.NDArray[np.int64] | None = None

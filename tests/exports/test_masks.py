@@ -1,0 +1,151 @@
+"""Exports of stores with segments: the files say which tokens are trained on, in every order, and after erasures."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tokenmill
+from tests.support.corpora import SMALL_JSON, write_parquet
+from tests.support.inline_executor import InlineExecutor
+from tests.support.segmented import random_documents, stored_mask, write
+from tokenmill.errors import CorruptStore, UsageError
+from tokenmill.store.reader import Store
+
+IGNORED = -100
+
+
+@pytest.fixture(scope="module")
+def kept_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with segments, in several parts."""
+    work = tmp_path_factory.mktemp("masks")
+    source = write(work / "a.parquet", random_documents(200, 13))
+    options: dict[str, Any] = {"unit_bytes": 1500, "keep": "id", "executor": InlineExecutor()}
+    tokenmill.prepare(source, tokenizer=SMALL_JSON, segments="segments", out=str(work / "store"), **options)
+    return work / "store"
+
+
+@pytest.fixture
+def store(kept_store: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(kept_store, tmp_path / "store"))
+
+
+def documents_of(store: Store) -> dict[tuple[str, int], tuple[list[int], list[bool]]]:
+    """The tokens and the mask of each document, by its source and row."""
+    found = {}
+    for position in range(len(store)):
+        document = store.document(position)
+        mask = stored_mask(store, position) if store.job.segments else [True] * len(document.tokens)
+        found[document.source, document.row] = document.tokens.tolist(), mask
+    return found
+
+
+def parquet_documents(directory: Path, kind: str) -> dict[tuple[str, int], tuple[list[int], list[bool]]]:
+    """The same from the files of an export, as a trainer reads them."""
+    found = {}
+    for file in sorted(directory.glob("*.parquet")):
+        for row in pq.read_table(file).to_pylist():
+            ids = row["input_ids"]
+            if kind == "labels":
+                assert row["attention_mask"] == [1] * len(ids)
+                mask = [label != IGNORED for label in row["labels"]]
+                learned = [label for label, trained in zip(row["labels"], mask, strict=True) if trained]
+                assert learned == [token for token, trained in zip(ids, mask, strict=True) if trained]
+            else:
+                mask = [weight == 1.0 for weight in row["loss_weights"]]
+                assert set(row["loss_weights"]) <= {0.0, 1.0}
+            found[row["source"], row["row"]] = ids, mask
+    return found
+
+
+def olmo_documents(directory: Path) -> dict[tuple[str, int], tuple[list[int], list[bool]]]:
+    """The same from raw arrays, as OLMo-core reads them: a mask of bool, as long as the tokens."""
+    found: dict[tuple[str, int], tuple[list[int], list[bool]]] = {}
+    for file in sorted(path for path in directory.glob("**/*.npy") if not path.stem.endswith("_mask")):
+        tokens = np.memmap(file, np.uint16, "r")
+        mask = np.memmap(file.with_name(f"{file.stem}_mask.npy"), np.bool_, "r")
+        assert len(mask) == len(tokens)
+        with gzip.open(file.with_suffix(".csv.gz"), "rt", newline="") as rows:
+            for start, end, _, path, place in csv.reader(rows):
+                held = slice(int(start), int(end))
+                found[path, int(place) - 1] = tokens[held].tolist(), mask[held].tolist()
+    return found
+
+
+def read(directory: str, to: str, kind: str = "labels") -> dict[tuple[str, int], tuple[list[int], list[bool]]]:
+    return parquet_documents(Path(directory), kind) if to == "parquet" else olmo_documents(Path(directory))
+
+
+@pytest.mark.parametrize(("to", "kind"), [("parquet", "labels"), ("parquet", "weights"), ("olmo", "mask")])
+@pytest.mark.parametrize("options", [{}, {"shuffle": 7}, {"shuffle": 7, "val": 0.2}], ids=str)
+def test_files_have_the_mask_of_the_store(store: Path, to: str, kind: str, options: dict[str, Any]) -> None:
+    """Also after a verification, which reads the files back, and in two calls of which the first was interrupted."""
+    wanted: dict[str, Any] = {"mask": kind} if kind == "weights" else {}
+    result = tokenmill.export(store, to=to, shard_tokens=2000, executor=InlineExecutor(), **options, **wanted)
+    assert read(result.directory, to, kind) == documents_of(tokenmill.open(store))
+    tokenmill.verify(store, executor=InlineExecutor())
+
+
+@pytest.mark.parametrize("to", ["parquet", "olmo"])
+def test_an_erasure_reaches_the_mask(store: Path, to: str) -> None:
+    result = tokenmill.export(store, to=to, shard_tokens=2000, executor=InlineExecutor())
+    before = read(result.directory, to)
+    tokenmill.erase(store, column="id", values=["3", "50", "51"], executor=InlineExecutor())
+    after = read(result.directory, to)
+    assert after == documents_of(tokenmill.open(store))
+    assert sum(before[key] != after[key] for key in before) == 3
+    tokenmill.verify(store, executor=InlineExecutor())
+
+
+def test_a_changed_mask_is_found(store: Path) -> None:
+    """A label of another token is not a mask, whatever the checksums of the pages say."""
+    result = tokenmill.export(store, to="parquet", executor=InlineExecutor())
+    (file,) = Path(result.directory).glob("*.parquet")
+    table = pq.read_table(file)
+    labels = [[label + (label != IGNORED) for label in row] for row in table["labels"].to_pylist()]
+    field = table.schema.field("labels")
+    changed = table.set_column(1, field, pa.chunked_array([pa.array(labels, field.type)]))
+    pq.write_table(changed, file)
+    with pytest.raises(CorruptStore):
+        tokenmill.verify(store, executor=InlineExecutor())
+
+
+def test_a_plain_store_and_one_with_segments_in_one_export(store: Path, tmp_path: Path) -> None:
+    """All tokens of the plain one are trained on."""
+    texts = [f"document {number} " * (number % 9 + 1) for number in range(50)]
+    source = write_parquet(tmp_path / "plain.parquet", texts)
+    plain = tokenmill.prepare(source, tokenizer=SMALL_JSON, out=str(tmp_path / "plain"), executor=InlineExecutor())
+    both = [str(store), plain.directory]
+    result = tokenmill.export(both, to="parquet", out=tmp_path / "out", shuffle=3, executor=InlineExecutor())
+    expected = documents_of(tokenmill.open(store)) | documents_of(tokenmill.open(plain))
+    assert read(result.directory, "parquet") == expected
+
+
+def test_masks_that_cannot_be_are_refused(store: Path, tmp_path: Path) -> None:
+    """A format without the mask, a mask of a store that has none, names of columns, and a delayed stream."""
+    texts = write_parquet(tmp_path / "plain.parquet", ["a b c"])
+    plain = tokenmill.prepare(texts, tokenizer=SMALL_JSON, out=str(tmp_path / "plain"), executor=InlineExecutor())
+    wrong: list[tuple[Any, dict[str, Any], str]] = [
+        (store, {"to": "llmc"}, "only some tokens of the documents are trained on"),
+        (store, {"to": "llmc", "mask": "labels"}, "llmc has no labels"),
+        (store, {"to": "olmo", "mask": "weights"}, "olmo has no weights"),
+        (plain, {"to": "parquet", "mask": "labels"}, "--mask labels has no effect"),
+        (store, {"to": "parquet", "columns": "labels"}, "the column 'labels' tells which tokens are trained on"),
+        (store, {"to": "parquet", "eot_position": "prepended"}, "--eot-position prepended cannot be used with a mask"),
+        (store, {"to": "parquet", "mask": "zeros"}, "--mask is labels, weights or ignore, not 'zeros'"),
+    ]
+    for directory, options, headline in wrong:
+        with pytest.raises(UsageError) as raised:
+            tokenmill.export(directory, executor=InlineExecutor(), **options)
+        assert raised.value.headline.startswith(headline), raised.value
+    ignored = tokenmill.export(store, to="parquet", mask="ignore", executor=InlineExecutor())
+    (file,) = Path(ignored.directory).glob("*.parquet")
+    assert pq.read_schema(file).names == ["input_ids", "source", "row"]
