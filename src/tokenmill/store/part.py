@@ -253,36 +253,32 @@ def write_columns(file: BinaryIO | pa.NativeFile, content: PartContent, metadata
 def read_summary(folder: Folder, unit: int, head: Head = BASE) -> PartSummary:
     """Read the counts and checksums of a part, from the first bytes of its file.
 
-    The file ends with a copy of them, with which they are compared. The copy of an object is not read.
+    The file ends with a copy of them, with which they are compared. The end of an object is not read: objects are never
+    truncated.
     """
     name = head.part_file(unit)
     with reading(folder, name, head, partial(corrupt_file, folder, unit, name)):
-        data, file_size, _ = folder.ranges.open_version(name, HEADER_BYTES)
+        data, file_size, read_range = folder.ranges.open_version(name, HEADER_BYTES)
         try:
             schema = read_schema(pa.py_buffer(data))
         except MalformedDataError:
             schema = read_schema(folder.buffer(name))
-        summary = summary_of(unit, schema, file_size)
-        written = schema.metadata[b"tokenmill.part"]
-        _check_copies(are_equal=folder.is_remote or written in _last_bytes(folder, name, len(written) + FOOTER_BYTES))
-    return summary
+        if not folder.is_remote:
+            written = (schema.metadata or {}).get(b"tokenmill.part", b"")
+            count = min(file_size, len(written) + FOOTER_BYTES)
+            _check_end(read_range(file_size - count, count), written)
+        return summary_of(unit, schema, file_size)
+
+
+def _check_end(end: bytes, written: bytes) -> None:
+    if not end.endswith(ARROW_END):
+        raise MalformedDataError("its end is missing")
+    _check_copies(are_equal=written in end)
 
 
 def _check_copies(*, are_equal: bool) -> None:
     if not are_equal:
         raise MalformedDataError("its metadata is not the same at the start and at the end of the file")
-
-
-def _last_bytes(folder: Folder, name: str, count: int) -> bytes:
-    size = folder.size(name)
-    return folder.ranges.read_at(name, max(0, size - count), min(size, count))
-
-
-def is_truncated(folder: Folder, unit: int, head: Head = BASE) -> bool:
-    """Whether the file of a part is truncated. Objects are never truncated, so they are not read."""
-    if folder.is_remote:
-        return False
-    return _last_bytes(folder, head.part_file(unit), len(ARROW_END)) != ARROW_END
 
 
 def open_part(folder: Folder, unit: int, head: Head = BASE) -> tuple[PartSummary, PartContent]:

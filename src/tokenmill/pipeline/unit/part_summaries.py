@@ -12,7 +12,7 @@ from tokenmill.storage import Folder, folder_at, prefetch_map
 from tokenmill.store.chain import FIRST, Head, StoreVersion, head_at
 from tokenmill.store.job import Job
 from tokenmill.store.kept import read_kept
-from tokenmill.store.part import PartSummary, check_part, is_truncated, read_summary
+from tokenmill.store.part import PartSummary, check_part, read_summary
 
 # How many headers of parts are fetched ahead from a remote store.
 PREFETCH_HEADERS = 32
@@ -66,8 +66,6 @@ class CheckParts:
     def _check(self, folder: Folder, job: str, part: tuple[int, str]) -> PartSummary | InvalidPart:
         unit, slice_digest = part
         try:
-            if is_truncated(folder, unit, self._head):
-                return InvalidPart(unit, "its end is missing")
             if self.content_too:
                 summary = check_part(folder, unit, self.job, self._head)
             else:

@@ -122,18 +122,20 @@ class DiskFolder:
 
     def read(self, name: str, limit_bytes: int | None = None) -> bytes:
         """The content of a file, or its first `limit_bytes` bytes."""
-        with open_regular(self.path(name)) as file:
-            count = check_size(self.path(name), self.size(name)) if limit_bytes is None else limit_bytes
+        path = self.path(name)
+        with open_regular(path) as file:
+            count = check_size(path, require_regular_file(path).st_size) if limit_bytes is None else limit_bytes
             return bytes(file.read(count))
 
     def buffer(self, name: str) -> pa.Buffer:
         """All bytes of a published file; the system loads them when they are accessed."""
-        if not self.size(name):
+        path = self.path(name)
+        if not require_regular_file(path).st_size:
             return pa.py_buffer(b"")
         try:
-            return pa.memory_map(self.path(name), "rb").read_buffer()
+            return pa.memory_map(path, "rb").read_buffer()
         except OSError as error:
-            raise StoreError(f"cannot open {self.path(name)}", str(error)) from error
+            raise StoreError(f"cannot open {path}", str(error)) from error
 
     @contextlib.contextmanager
     def publish(self, name: str, *, durable: bool = True, if_absent: bool = False) -> Iterator[BinaryIO]:
