@@ -229,3 +229,13 @@ def test_every_step_of_the_profile_has_its_function() -> None:
         if not callable(getattr(worker_profile.named(function[0]), function[1], None))
     ]
     assert not missing
+
+
+@pytest.mark.data
+@pytest.mark.usefixtures("test_data")
+def test_the_benchmark_of_many_nodes_fits_the_driver() -> None:
+    """Its nodes stand for actors of the product: a simulated run ends with every part as it has to be."""
+    command = [sys.executable, "-m", "benchmarks.many_actors", "--nodes", "8", "--simulate", "--units", "1000"]
+    done = subprocess.run([*command, "--seconds", "0.5"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "units_per_second" in done.stdout
