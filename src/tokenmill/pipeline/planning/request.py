@@ -30,6 +30,9 @@ from tokenmill.tokenization.tokenizer import EngineChoice, choose_engine
 # A longer document is not tokenized, unless --max-document-bytes allows it. A worker of 1 GB can hold one this long.
 DEFAULT_DOCUMENT_BYTES = 32 << 20
 
+# The longest document of segments.
+MAX_SEGMENTED_BYTES = (1 << 32) - 1
+
 # The options of a call that gives none.
 DEFAULTS = PrepareOptions()
 
@@ -84,9 +87,12 @@ def job_options(options: JobOptions) -> dict[str, Any]:
     if fewest is not None and most is not None and fewest > most:
         raise UsageError(f"--min-tokens {fewest} is more than --max-tokens {most}")
     _size("--unit-bytes", options.unit_bytes)
+    longest = _size("--max-document-bytes", options.max_document_bytes) or DEFAULT_DOCUMENT_BYTES
+    if options.segments and longest > MAX_SEGMENTED_BYTES:
+        raise UsageError("--max-document-bytes is at most 4 GiB with --segments", "They are counted in 32 bits.")
     return {
         "separator": options.separator,
-        "document_bytes": _size("--max-document-bytes", options.max_document_bytes) or DEFAULT_DOCUMENT_BYTES,
+        "document_bytes": longest,
         "keep": keep,
         "where": str(parse_where(options.where)) if options.where else "",
         "join": options.join,
