@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import glob
 import gzip
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -149,3 +151,12 @@ def test_masks_that_cannot_be_are_refused(store: Path, tmp_path: Path) -> None:
     ignored = tokenmill.export(store, to="parquet", mask="ignore", executor=InlineExecutor())
     (file,) = Path(ignored.directory).glob("*.parquet")
     assert pq.read_schema(file).names == ["input_ids", "source", "row"]
+
+
+@pytest.mark.parametrize("shard_tokens", [2000, 10**9])
+def test_the_pattern_of_the_tokens_is_not_that_of_the_masks(store: Path, shard_tokens: int) -> None:
+    """The line that says how to point OLMo-core at the files names both, in the same order."""
+    result = tokenmill.export(store, to="olmo", shard_tokens=shard_tokens, executor=InlineExecutor())
+    tokens, masks = (sorted(glob.glob(pattern)) for pattern in re.findall(r'glob\("([^"]+)"\)', result.use))
+    assert masks == [path.replace(".npy", "_mask.npy") for path in tokens]
+    assert len(tokens) == len(list(Path(result.directory).glob("**/*.csv.gz"))) == (1 if shard_tokens > 10**6 else 12)

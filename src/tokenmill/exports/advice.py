@@ -86,15 +86,21 @@ def trainer_usage(job: ExportJob, folder: Folder, splits: Splits) -> str:
         if len(stems) > MAX_PREFIXES:
             stems[1:-1] = ["..."]
     template = spec.use_val if "val" in splits and spec.use_val else spec.use
+    number = "*"
+    if (
+        job.mask and spec.use_mask
+    ):  # the pattern of the tokens does not match the masks, where a word follows the number
+        template, number = spec.use_mask, "*[0-9]"
     return template.format(
+        mask=folder.path(_glob(sorted({record.files[-1].name for record in splits["train"]}), number)),
         directory=folder.root,
         train_folder=folder.path(split_folder(job, "train") or "."),
         token_bytes=np.dtype(job.dtype).itemsize,
-        **{split: folder.path(_glob(names)) for split, names in files.items()},
+        **{split: folder.path(_glob(names, number)) for split, names in files.items()},
         **{f"{split}_prefix": " ".join(stems) for split, stems in prefixes.items()},
     )
 
 
-def _glob(files: Sequence[str]) -> str:
+def _glob(files: Sequence[str], number: str) -> str:
     """Return the only file of a split, or a pattern for several: their names differ in the last number."""
-    return files[0] if len(files) == 1 else re.sub(r"\d+(?=\D*$)", "*", files[0])
+    return files[0] if len(files) == 1 else re.sub(r"\d+(?=\D*$)", number, files[0])

@@ -41,6 +41,7 @@ SPEC = FormatSpec(
     dtypes=("uint16", "uint32"),
     cuts=False,
     use='NumpyFSLDatasetConfig(paths=glob("{train}"), sequence_length=2048, ...)',
+    use_mask='NumpyFSLDatasetConfig(paths=sorted(glob("{train}")), label_mask_paths=sorted(glob("{mask}")), ...)',
     defaults=ScriptDefaults(end="appended", shard_tokens=250_000_000),
     layout=FileLayout(folders=True),
     masks={"mask": ()},

@@ -110,6 +110,7 @@ class FormatSpec(Readable):
             `{val}` (a file, or a pattern for several), `{train_prefix}` and `{val_prefix}` (paths without extensions,
             separated by spaces), and `{token_bytes}`.
         use_val: The same for an export with a validation split.
+        use_mask: The same for an export with a mask, if the mask has files of its own, whose pattern is `{mask}`.
         masks: How the files can tell which tokens are trained on (`labels`, `weights`, or a file for the `mask`), and
             the columns that tell it.
     """
@@ -122,6 +123,7 @@ class FormatSpec(Readable):
     use: str
     defaults: ScriptDefaults
     use_val: str | None = None
+    use_mask: str | None = None
     layout: FileLayout = FileLayout()
     limits: ReaderLimits = ReaderLimits()
     masks: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
