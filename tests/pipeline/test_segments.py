@@ -236,8 +236,8 @@ def test_several_tokenizers_share_one_read(tmp_path: Path) -> None:
     """Each store has the tokens and the mask that it has alone."""
     source = write(tmp_path / "a.parquet", random_documents(60, 5))
     names = [SMALL_JSON, f"{DATA / 'small.tiktoken'}:cl100k_base"]
-    both = prepare(source, tmp_path / "both", tokenizer=names, executor=None, workers=1)
+    both = prepare(source, tmp_path / "both", tokenizer=names, eot=0, executor=None, workers=1)
     for number, (result, name) in enumerate(zip((both, *both.others), names, strict=True)):
-        alone = prepare(source, tmp_path / str(number), tokenizer=name)
+        alone = prepare(source, tmp_path / str(number), tokenizer=name, eot=0)
         assert tokenmill.open(result).digest == tokenmill.open(alone).digest
         assert result.trained_tokens == alone.trained_tokens

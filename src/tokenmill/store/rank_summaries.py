@@ -20,7 +20,7 @@ from tokenmill.storage.untrusted.malformed import MalformedDataError
 from tokenmill.storage.untrusted.parquet_pages import read_parquet
 from tokenmill.store.job import Run
 from tokenmill.store.layout import DRIVERS
-from tokenmill.store.tables import MANIFEST_RUN, MANIFEST_SCHEMA, manifest_run, table_bytes
+from tokenmill.store.tables import MANIFEST_RUN, MANIFEST_SCHEMA, OPTIONAL, manifest_run, table_bytes
 
 REASONS = pa.field("reasons", pa.string())
 """JSON: how many rows of the part were skipped, for each reason."""
@@ -57,7 +57,7 @@ def summary_names(folder: Folder) -> list[str]:
 def _read(folder: Folder, name: str, run: Run) -> pa.Table | None:
     with suppress(StoreError, MalformedDataError):
         data = folder.buffer(name)
-        rows = read_parquet(data, SUMMARY_SCHEMA) if name == _name(data) else None
+        rows = read_parquet(data, SUMMARY_SCHEMA, OPTIONAL) if name == _name(data) else None
         if rows is not None and (rows.schema.metadata or {}).get(MANIFEST_RUN) == manifest_run(run):
             return rows.replace_schema_metadata()
     return None

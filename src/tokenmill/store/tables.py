@@ -68,7 +68,7 @@ SPLIT_SOURCES_SCHEMA = SOURCES_SCHEMA.insert(4, pa.field("split", pa.dictionary(
 
 _SCHEMAS = {PLAN: PLAN_SCHEMA, SOURCES: SOURCES_SCHEMA, MANIFEST: MANIFEST_SCHEMA}
 
-_OPTIONAL = ("start", "stop", "rows", "split", "trained")
+OPTIONAL = ("start", "stop", "rows", "split", "trained")
 """The columns that may be null."""
 
 MANIFEST_RUN = b"tokenmill.run"
@@ -119,7 +119,7 @@ def read_table(
         data = folder.buffer(name)
         if blake3 is not None and hash_of(data) != blake3:
             raise damaged(folder, name, f"it is not the file that {RUN} names")
-        return read_parquet(data, schema or _SCHEMAS.get(name), _OPTIONAL, wanted)
+        return read_parquet(data, schema or _SCHEMAS.get(name), OPTIONAL, wanted)
 
 
 def parts_digest(manifest: pa.Table) -> str:
