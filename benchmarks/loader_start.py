@@ -61,8 +61,10 @@ def make_wide_store(store: str, parts: int, rows: int) -> None:
     }
     counts |= {"quarantined": 0, "bytes": 2 * length + 4096}
     manifest = {name: np.broadcast_to(value, parts) for name, value in counts.items()}
-    texts = {"blake3": hashes, "xxh3": [text[:32] for text in hashes]}
-    arrays = [pa.array(texts[name] if name in texts else manifest[name]) for name in tables.MANIFEST_SCHEMA.names]
+    columns = {name: pa.array(values) for name, values in manifest.items()}
+    columns |= {"blake3": pa.array(hashes), "xxh3": pa.array([text[:32] for text in hashes])}
+    columns["trained"] = pa.nulls(parts, pa.int64())
+    arrays = [columns[name] for name in tables.MANIFEST_SCHEMA.names]
     publish_manifest(folder, run, pa.table(arrays, schema=tables.MANIFEST_SCHEMA))
     loader = tokenmill.loader(store, sequence_tokens=SEQUENCE, batch_sequences=rows, rank=0, world_size=1)
     needed = {
