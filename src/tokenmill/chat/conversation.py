@@ -1,0 +1,178 @@
+"""What a template gets of a conversation: the fields that transformers gives it, and marks around its texts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+# The fields in which data sets have the reasoning of a turn. Templates read one of them, so it is given under each.
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+# The flags of a message that say whether it is trained on.
+_FLAGS = ("train", "weight")
+# The fields of ShareGPT, and what they are called elsewhere.
+_SHAREGPT = {"from": "role", "value": "content"}
+# Marks are characters for private use. The second plane is used if a conversation has characters of the first one.
+_PLANES = (0xF0000, 0x100000)
+_PLANE_SIZE = 0xFFFE
+_MARKS = {plane: re.compile(f"([{chr(plane)}-{chr(plane + _PLANE_SIZE - 1)}])") for plane in _PLANES}
+# What a template may look for at the edges of a text: white space and tags. Marks are put inside of them.
+_OPENING = re.compile(r"(?:\s|<[^<>\s]{1,64}>)*")
+_TAG_AT_END = re.compile(r"<[^<>\s]{1,64}>\Z")
+_MAX_TAG = 66
+# A template takes the reasoning out of the content at this tag.
+_END_OF_REASONING = "</think>"
+
+
+class MarksError(Exception):
+    """The rendering with marks is not the plain one with marks in it. The text says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The messages as a template gets them, and whether each is trained on, if it says so itself."""
+
+    messages: list[dict[str, Any]]
+    flags: list[bool | None]
+
+    @classmethod
+    def of(cls, messages: list[dict[str, Any]], roles: dict[str, str]) -> Conversation:
+        """Messages without nulls and flags, with one name for each role."""
+        made = [_message(message, roles) for message in messages]
+        return cls([message for message, _ in made], [flag for _, flag in made])
+
+
+def _message(message: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str, Any], bool | None]:
+    named = {} if "role" in message else {_SHAREGPT.get(key, key): value for key, value in message.items()}
+    given = {key: value for key, value in (named or message).items() if value is not None}
+    flag = next((bool(given.pop(key)) for key in _FLAGS if given.get(key) in (0, 1)), None)
+    if "role" in given:
+        given["role"] = roles.get(given["role"], given["role"])
+    reasoning = next((given[key] for key in _REASONING if key in given), None)
+    if reasoning is not None:
+        given = {"thinking": reasoning, **given, "reasoning_content": reasoning}
+    return given, flag
+
+
+@dataclass(slots=True)
+class Marks:
+    """Puts a mark at the begin and at the end of each text of a conversation, and finds them in its rendering.
+
+    A mark is a character of its own, which says what it marks. `_owner` has the number of the message of each mark.
+    """
+
+    plane: int
+    _owner: list[int] = field(default_factory=list)
+    _may_repeat: list[bool] = field(default_factory=list)
+
+    @classmethod
+    def for_text(cls, plain: str) -> Marks:
+        """Marks that a rendering does not have yet. Raises MarksError if there are none."""
+        if plain.isascii():
+            return cls(_PLANES[0])
+        free = [plane for plane in _PLANES if not _MARKS[plane].search(plain)]
+        if not free:
+            raise MarksError("it has private-use characters of both planes")
+        return cls(free[0])
+
+    @property
+    def owners(self) -> set[int]:
+        """The messages that have marks."""
+        return set(self._owner)
+
+    def put(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The messages with marks in their texts."""
+        return [self._put(number, message) for number, message in enumerate(messages)]
+
+    def wrap(self, text: str) -> str:
+        """Text between tags of the template, with marks around it."""
+        return self._around(-1, text, 0, len(text))
+
+    def wrap_inside(self, text: str) -> str:
+        """The same, with the marks inside of the white space."""
+        return self._around(-1, text, len(text) - len(text.lstrip()), len(text.rstrip())) if text.strip() else text
+
+    def find(self, rendering: str, plain: str) -> list[tuple[int, int, int]]:
+        """The message, the begin and the end of each text that is in the plain rendering, by the place of its begin.
+
+        Raises MarksError if the marks changed the rendering, or do not occur in order, once each. The name of a
+        function may be there again.
+        """
+        pieces = _MARKS[self.plane].split(rendering)
+        if "".join(pieces[::2]) != plain:
+            raise MarksError("marks in its texts change the rendering")
+        place, begins, found = 0, dict[int, int](), list[tuple[int, int, int]]()
+        ended = set[int]()
+        for text, mark in zip(pieces[::2], pieces[1::2], strict=False):
+            place += len(text)
+            number, is_end = divmod(ord(mark) - self.plane, 2)
+            if number in ended or (not is_end and number in begins):
+                if not self._may_repeat[number]:
+                    raise MarksError("a text is there twice")
+            elif not is_end:
+                begins[number] = place
+            elif number in begins:
+                ended.add(number)
+                found.append((self._owner[number], begins[number], place))
+            else:
+                raise MarksError("the end of a text is there without its begin")
+        if len(begins) > len(found):
+            raise MarksError("the begin of a text is there without its end")
+        found.sort(key=lambda text: text[1])
+        owners = [message for message, _, _ in found if message >= 0]
+        if owners != sorted(owners):
+            raise MarksError("its messages are not in their order")
+        return found
+
+    def _put(self, number: int, message: dict[str, Any]) -> dict[str, Any]:
+        marked = dict(message)
+        if isinstance(reasoning := message.get("reasoning_content"), str):
+            text = self._inside(number, reasoning)
+            marked.update(dict.fromkeys([key for key in _REASONING if message.get(key) == reasoning], text))
+        content = message.get("content")
+        if isinstance(content, str):
+            marked["content"] = self._content(number, content)
+        elif isinstance(content, list):
+            marked["content"] = [self._part(number, part) for part in content]
+        if isinstance(calls := message.get("tool_calls"), list):
+            marked["tool_calls"] = [self._call(number, call) for call in calls]
+        return marked
+
+    def _content(self, number: int, content: str) -> str:
+        if _END_OF_REASONING not in content:
+            return self._inside(number, content)
+        reasoning, tag, answer = content.rpartition(_END_OF_REASONING)
+        return self._inside(number, reasoning) + tag + self._inside(number, answer)
+
+    def _part(self, number: int, part: Any) -> Any:
+        if isinstance(part, str):
+            return self._inside(number, part)
+        if isinstance(part, dict) and isinstance(part.get("text"), str):
+            return {**part, "text": self._inside(number, part["text"])}
+        return part
+
+    def _call(self, number: int, call: Any) -> Any:
+        if not isinstance(call, dict):
+            return call
+        if isinstance(call.get("function"), dict):
+            return {**call, "function": self._call(number, call["function"])}
+        if not isinstance(call.get("name"), str):
+            return call
+        return {**call, "name": self._inside(number, call["name"], may_repeat=True)}
+
+    def _inside(self, number: int, text: str, *, may_repeat: bool = False) -> str:
+        """The text with marks inside of the white space and the tags at its edges. Without any other text, as it is."""
+        opening = _OPENING.match(text)
+        begin = opening.end() if opening else 0
+        end = len(text.rstrip())
+        while begin < end and (tag := _TAG_AT_END.search(text, max(begin, end - _MAX_TAG), end)):
+            end = len(text[: tag.start()].rstrip())
+        return text if begin >= end else self._around(number, text, begin, end, may_repeat=may_repeat)
+
+    def _around(self, number: int, text: str, begin: int, end: int, *, may_repeat: bool = False) -> str:
+        mark = self.plane + 2 * len(self._owner)
+        if mark + 2 > self.plane + _PLANE_SIZE:
+            raise MarksError("it has too many texts")
+        self._owner.append(number)
+        self._may_repeat.append(may_repeat)
+        return f"{text[:begin]}{chr(mark)}{text[begin:end]}{chr(mark + 1)}{text[end:]}"

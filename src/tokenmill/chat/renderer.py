@@ -1,0 +1,207 @@
+"""Renders conversations, and finds the bytes of their text that are trained on.
+
+A template with `{% generation %}` says itself what the assistant wrote. For others, the conversation is rendered twice:
+as it is, and with a mark at the begin and the end of each of its texts. The marks say where each message is in the
+text. What surrounds it is compared with the generation prompt and the stop token (see `turns`). A conversation for
+which that is not certain is refused.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+from tokenmill.chat.conversation import Conversation, Marks, MarksError
+from tokenmill.chat.sandbox import Template, TemplateError
+from tokenmill.chat.spec import ALL, ASSISTANT, EACH, LAST, TRAIN, Chat
+from tokenmill.chat.turns import TurnError, Turns
+from tokenmill.errors import TokenmillError
+
+# Why a conversation is not a document.
+REFUSED = "refused by the chat template"
+NOT_FOUND = "no certain place of a turn"
+REASONS = (REFUSED, NOT_FOUND)
+
+# One of so many conversations is compared with the renderings of its first messages. If one of 1,000 conversations had
+# a wrong span, a set of 500,000 would pass unnoticed with a probability of 2 %.
+COMPARED_STEP = 128
+
+Span = tuple[int, int]
+
+
+class CannotRender(Exception):  # noqa: N818 - as CannotEncode
+    """A conversation is not a document: `reason` is one of REASONS, and `detail` is about this one."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """The text of a conversation, and the begin and the end of what is trained on, in bytes of UTF-8."""
+
+    text: str
+    spans: list[Span]
+
+
+class Renderer:
+    """Renders conversations by one template."""
+
+    def __init__(self, chat: Chat) -> None:
+        """Raises UsageError if the template cannot be compiled, or renders no conversation."""
+        self.chat = chat
+        self.template = Template(chat.template, chat.constants)
+        self._turns: Turns | None = None
+
+    @property
+    def turns(self) -> Turns:
+        """What is known of the template's turns, learnt on first use."""
+        if self._turns is None:
+            self._turns = Turns.of(self.template, self.chat.special_tokens)
+        return self._turns
+
+    def render(self, conversation: dict[str, Any]) -> list[Rendered]:
+        """The documents of a conversation. Raises CannotRender."""
+        own, tools = Conversation.of(conversation["messages"], self.chat.roles), conversation.get("tools")
+        if self.chat.turns != EACH:
+            return [self._render(own, tools, self._chosen(own))]
+        return [
+            self._render(Conversation(own.messages[: turn + 1], own.flags[: turn + 1]), tools, {turn})
+            for turn in sorted(self._chosen(own))
+        ]
+
+    def _chosen(self, conversation: Conversation) -> set[int]:
+        """The messages that are trained on."""
+        roles = [message.get("role") for message in conversation.messages]
+        wanted = {ASSISTANT if role == LAST else role for role in self.chat.train}
+        chosen = [number for number, role in enumerate(roles) if role in wanted or ALL in wanted]
+        chosen = chosen[-1:] if LAST in self.chat.train else chosen
+        flags = enumerate(conversation.flags)
+        return {number for number, flag in flags if flag or (flag is None and number in chosen)}
+
+    def _render(self, conversation: Conversation, tools: list[Any] | None, chosen: set[int]) -> Rendered:
+        try:
+            plain = self.template.render(conversation.messages, tools)
+        except TemplateError as error:
+            raise CannotRender(REFUSED, str(error)) from error
+        try:
+            spans = self._spans(conversation, tools, plain, chosen)
+        except (TemplateError, MarksError, TurnError) as error:
+            raise CannotRender(NOT_FOUND, str(error)) from error
+        return Rendered(plain, _in_bytes(plain, spans))
+
+    def _spans(self, conversation: Conversation, tools: list[Any] | None, plain: str, chosen: set[int]) -> list[Span]:
+        every = set(range(len(conversation.messages)))
+        if ALL in self.chat.train and chosen == every:
+            return [(0, len(plain))] if plain else []
+        is_by_role = self.chat.train == (ASSISTANT,) and conversation.flags.count(None) == len(conversation.flags)
+        if self.template.has_tags and is_by_role and self.chat.turns != EACH:
+            return self._tagged(conversation, tools, plain)
+        marks = Marks.for_text(plain)
+        texts = marks.find(self.template.render(marks.put(conversation.messages), tools), plain)
+        lost = chosen & marks.owners - {message for message, _, _ in texts}
+        if lost:
+            raise TurnError(f"message {min(lost)} is not in the text")
+        is_all = ALL in self.chat.train
+        wanted = sorted(every - chosen if is_all else chosen)
+        spans = {number: self._turn(conversation, plain, texts, number) for number in wanted}
+        if zlib.crc32(plain.encode()) % COMPARED_STEP == 0:
+            for number, span in spans.items():
+                self.compare(conversation, tools, plain, number, span)
+        return _outside(list(spans.values()), plain) if is_all else list(spans.values())
+
+    def _tagged(self, conversation: Conversation, tools: list[Any] | None, plain: str) -> list[Span]:
+        """What the template's tags say."""
+        try:
+            marks = Marks.for_text(plain)
+            found = marks.find(self.template.render(conversation.messages, tools, wrap=marks.wrap), plain)
+        except MarksError:  # the template takes white space away from what is between its tags
+            marks = Marks.for_text(plain)
+            found = marks.find(self.template.render(conversation.messages, tools, wrap=marks.wrap_inside), plain)
+        answers = (message.get("content") for message in conversation.messages if message.get("role") == ASSISTANT)
+        if not found and any(answers):
+            raise TurnError("the template has nothing between its generation tags")
+        return [(begin, end) for _, begin, end in found if begin < end]
+
+    def _turn(self, conversation: Conversation, plain: str, texts: list[tuple[int, int, int]], number: int) -> Span:
+        """Where a turn begins and ends, from where the texts of all messages are."""
+        role = conversation.messages[number].get("role")
+        own = [text for text in texts if text[0] == number]
+        before = max((end for message, _, end in texts if message < number), default=0)
+        after = min((begin for message, begin, _ in texts if message > number), default=len(plain))
+        first, last = (min(own, key=_begin)[1], max(text[2] for text in own)) if own else (after, before)
+        if role != ASSISTANT:
+            if not own:
+                return before, before  # it has no text
+            return first, self.turns.end(plain, last, after)
+        previous = str(conversation.messages[number - 1].get("role")) if number else "user"
+        is_forced_trained = self.chat.prefilled == TRAIN
+        begin = self.turns.begin(plain, before, first, previous, is_forced_trained=is_forced_trained)
+        if begin is None:
+            raise TurnError(f"the generation prompt is not before message {number}")
+        if not own and self.turns.begin(plain, begin, first, previous, is_forced_trained=True) is not None:
+            raise TurnError(f"message {number} is empty, and there are several places where it may be")
+        return begin, self.turns.end(plain, max(last, begin), after)
+
+    def compare(self, conversation: Conversation, tools: list[Any] | None, plain: str, number: int, span: Span) -> bool:
+        """Compare a turn of the assistant with renderings of the messages before it, and up to it.
+
+        Returns whether both are the start of the text. Raises SpansDiffer if the turn is not what is between them.
+        """
+        messages = conversation.messages
+        try:
+            before = self.template.render(messages[:number], tools, prompt=True) if number else ""
+            until = self.template.render(messages[: number + 1], tools)
+        except TemplateError:
+            return False
+        if not number or not plain.startswith(before) or not plain.startswith(until) or len(until) <= len(before):
+            return False
+        begin, end = span
+        is_forced_trained = self.chat.prefilled == TRAIN
+        header = self.turns.prompts["user"].header if "user" in self.turns.prompts else ""
+        is_right = begin == len(before) or (is_forced_trained and begin <= len(before))
+        is_right |= plain[len(before) : begin] == header
+        is_right &= self.turns.is_end(plain[min(end, len(until)) : max(end, len(until))])
+        if messages[number].get("role") == ASSISTANT and not is_right:
+            raise SpansDiffer(
+                "the trained text of a conversation is uncertain: two ways to find it disagree",
+                f"turn         message {number}",
+                f"by marks     {plain[begin:end][:200]!r}",
+                f"by prefixes  {plain[len(before) : len(until)][:200]!r}",
+                "This is a bug in tokenmill, or a template that needs --turns each. Please report it.",
+            )
+        return True
+
+
+class SpansDiffer(TokenmillError):  # noqa: N818 - the name is written to logs
+    """Two ways to find what is trained on disagree."""
+
+
+def _begin(text: tuple[int, int, int]) -> int:
+    return text[1]
+
+
+def _outside(spans: list[Span], plain: str) -> list[Span]:
+    edges = [0, *(edge for span in spans for edge in span), len(plain)]
+    return [(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True) if begin < end]
+
+
+def _in_bytes(plain: str, spans: list[Span]) -> list[Span]:
+    """Places in bytes of UTF-8 instead of characters. Spans that touch or overlap become one."""
+    joined = list[Span]()
+    for begin, end in spans:
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        elif begin < end:
+            joined.append((begin, end))
+    if plain.isascii():
+        return joined
+    places, place, size = list[int](), 0, 0
+    for edge in (edge for span in joined for edge in span):
+        size += len(plain[place:edge].encode())
+        place = edge
+        places.append(size)
+    return list(zip(places[::2], places[1::2], strict=True))

@@ -1,0 +1,238 @@
+"""Where a turn begins and ends in the text of a conversation, learnt from conversations that a template renders.
+
+A turn begins after the generation prompt, which inference supplies, and ends with its stop token. Templates differ in
+how they write both, and some write the last turn or a call of a tool in another way. So a few probes are rendered, with
+and without the generation prompt, when a template is loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenmill.chat.conversation import Conversation, Marks, MarksError
+from tokenmill.chat.sandbox import NoDateError, Template, TemplateError
+from tokenmill.chat.spec import ASSISTANT
+
+Messages = list[dict[str, Any]]
+
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Weather of a place",
+        "parameters": {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]},
+    },
+}
+_CALL = {"id": "call00001", "type": "function", "function": {"name": "get_weather", "arguments": {"place": "Lima"}}}
+_SYSTEM: dict[str, Any] = {"role": "system", "content": "Answer briefly."}
+_USER, _USER_2 = ({"role": "user", "content": text} for text in ("What is it?", "And then?"))
+_ANSWER, _ANSWER_2 = ({"role": ASSISTANT, "content": text} for text in ("It is one.", "Then it is two."))
+_THOUGHT = {"role": ASSISTANT, "content": "It is one.", "reasoning_content": "Counting first."}
+_CALLS: dict[str, Any] = {"role": ASSISTANT, "content": "", "tool_calls": [_CALL]}
+_RESULT = {"role": "tool", "name": "get_weather", "tool_call_id": "call00001", "content": "Fog and rain."}
+
+# Each is rendered. What a template refuses is left out.
+PROBES: tuple[tuple[Messages, list[Any] | None], ...] = (
+    ([_USER, _ANSWER, _USER_2, _ANSWER_2], None),
+    ([_USER, _ANSWER], None),
+    ([_SYSTEM, _USER, _ANSWER], None),
+    ([_USER, _THOUGHT, _USER_2, _ANSWER_2], None),
+    ([_USER, _THOUGHT], None),
+    ([_USER, _CALLS], [_TOOL]),
+    ([_USER, _CALLS, _RESULT, _ANSWER, _USER_2, _ANSWER_2], [_TOOL]),
+)
+
+# What looks like a control token, if a turn does not end with one of the tokenizer's special tokens.
+_CONTROL = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
+# What begins the reasoning in a generation prompt: it is forced, and not the header of a turn.
+_FORCED = re.compile(r"<[^<>\s]*(?:think|thought|reason)[^<>\s]*>|\[THINK\]|<\|?channel\|?>", re.IGNORECASE)
+# The pieces of a generation prompt, of which the text before a turn may have the first ones.
+_PIECES = re.compile(r"<[^<>\s]*>|\w+|\s+|.", re.DOTALL)
+
+
+class TurnError(Exception):
+    """A turn has no begin or no end that can be trusted. The text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a template writes after the messages so far, if the assistant is to speak.
+
+    `own` is the generation prompt, and `header` its part before tokens that begin the reasoning. `after` is everything
+    after the last text of the messages.
+    """
+
+    own: str
+    header: str
+    after: str | None
+
+    def begin(self, plain: str, before: int, first: int, *, is_forced_trained: bool) -> int | None:
+        """Where the turn begins whose first text is at `first`, and that of the message before it ends at `before`."""
+        if self.own:
+            forced = [] if is_forced_trained else _PIECES.findall(self.own[len(self.header) :])
+            for count in range(len(forced), -1, -1):
+                start = self.header + "".join(forced[:count])
+                place = plain.rfind(start, before, first)
+                if place >= 0 and start:
+                    return place + len(start)
+            return None
+        if self.after is not None and plain.startswith(self.after, before) and before + len(self.after) <= first:
+            return before + len(self.after)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """What is known of a template's turns.
+
+    Attributes:
+        prompts: The generation prompt, by the role of the message before it.
+        stops: What ends a turn: a control token, or several.
+        has_stop: Whether a turn of plain text in the middle, and at the end, has one of them.
+        is_stable: Whether the text of the first messages stays as it is when others follow.
+    """
+
+    prompts: dict[str, Prompt]
+    stops: tuple[str, ...]
+    has_stop: tuple[bool, bool]
+    is_stable: bool
+    _stop: re.Pattern[str] | None
+
+    @classmethod
+    def of(cls, template: Template, special_tokens: Sequence[str]) -> Turns:
+        """Render the probes. Raises NoDateError."""
+        stops, has_stop = dict[str, None](), [False, False]
+        for is_last, is_call, gap, tail in _gaps(template):
+            stop = _stop(_special(special_tokens), gap, tail, is_call=is_call)
+            if stop is None and not is_call:
+                stop = _stop(_CONTROL, gap, tail, is_call=False)
+            if stop is not None:
+                stops[stop] = None
+                has_stop[is_last] |= not is_call
+        prompts = dict(_prompts(template))
+        pattern = re.compile("|".join(map(re.escape, sorted(stops, key=len, reverse=True)))) if stops else None
+        return cls(prompts, tuple(stops), (has_stop[0], has_stop[1]), _is_stable(template), pattern)
+
+    def begin(self, plain: str, before: int, first: int, role: str, *, is_forced_trained: bool) -> int | None:
+        """Where a turn begins that follows a message of a role; None if that cannot be told from the probes."""
+        usual = self.prompts.get("user")
+        prompt = self.prompts.get(role, usual)
+        if prompt is None:
+            return None
+        begin = prompt.begin(plain, before, first, is_forced_trained=is_forced_trained)
+        if begin is not None and usual is not None and not prompt.own and plain.startswith(usual.header, begin):
+            begin += len(usual.header)  # a header that the template writes, and that is not in the prompt
+        return begin
+
+    def end(self, plain: str, last: int, after: int) -> int:
+        """Where a turn ends whose last text ends at `last`. The next message's text begins at `after`."""
+        match = self._stop.search(plain, last, after) if self._stop else None
+        is_last = after == len(plain)
+        if match is not None:
+            return len(plain.rstrip()) if is_last and self.is_end(plain[match.end() :]) else match.end()
+        if self.has_stop[is_last]:
+            raise TurnError("a turn has no stop token")
+        return len(plain.rstrip()) if is_last and plain[last:].strip() else last
+
+    def is_end(self, text: str) -> bool:
+        """Whether a text has nothing but stop tokens and white space."""
+        return not (self._stop.sub("", text) if self._stop else text).strip()
+
+
+def _special(special_tokens: Sequence[str]) -> re.Pattern[str]:
+    texts = sorted(filter(None, special_tokens), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, texts))) if texts else _CONTROL
+
+
+def _gaps(template: Template) -> Iterator[tuple[bool, bool, str, str]]:
+    """What follows each turn of the assistant in the probes, up to the next text.
+
+    Whether it is the last turn, whether it is a call of a tool, the text after it, and the text after it if the
+    conversation ends there.
+    """
+    tails = dict[bool, str]()
+    for messages, tools in sorted(PROBES, key=lambda probe: len(probe[0])):
+        rendered = _try(template, messages, tools)
+        if rendered is None:
+            continue
+        conversation, plain, found = rendered
+        for number, message in enumerate(conversation.messages):
+            own = [text for text in found if text[0] == number]
+            later = [text for text in found if text[0] > number]
+            if message["role"] != ASSISTANT or not own:
+                continue
+            gap = plain[max(end for _, _, end in own) : min((begin for _, begin, _ in later), default=len(plain))]
+            is_last, is_call = not later, "tool_calls" in message
+            tails.setdefault(is_call, gap if is_last else "")
+            yield is_last, is_call, gap, tails[is_call]
+
+
+def _stop(controls: re.Pattern[str], gap: str, tail: str, *, is_call: bool) -> str | None:
+    """What ends a turn, of the text between it and the next one.
+
+    The `tail` is what follows such a turn if the conversation ends there. After plain text, it has the stop token, and
+    nothing else. After a call of a tool, other control tokens may come first, and the last one is it. Without a control
+    token at the end, the first one of the next message is the stop token.
+    """
+    end = tail.strip()
+    if end and not is_call and not controls.sub("", end).strip() and gap.lstrip().startswith(end):
+        return end
+    if is_call:
+        in_tail = list(controls.finditer(end))
+        if in_tail and in_tail[-1].end() == len(end):
+            return in_tail[-1].group()
+    first = controls.search(gap, len(tail.rstrip()) if is_call else 0)
+    return first.group() if first else None
+
+
+def _prompts(template: Template) -> Iterator[tuple[str, Prompt]]:
+    """The generation prompt after each role."""
+    asked_for: tuple[Messages, ...] = ([_USER], [_USER, _CALLS, _RESULT], [_USER, _ANSWER])
+    for messages in asked_for:
+        tools: list[Any] | None = [_TOOL] if _CALLS in messages else None
+        plain, asked = _try(template, messages, tools), _try(template, messages, tools, prompt=True)
+        if asked is None:
+            continue
+        _, text, found = asked
+        own = text[len(plain[1]) :] if plain is not None and text.startswith(plain[1]) else ""
+        forced = _FORCED.search(own)
+        after = text[max(end for _, _, end in found) :] if found else None
+        yield str(messages[-1]["role"]), Prompt(own, own[: forced.start()] if forced else own, after)
+
+
+def _try(
+    template: Template, messages: Messages, tools: list[Any] | None, *, prompt: bool = False
+) -> tuple[Conversation, str, list[tuple[int, int, int]]] | None:
+    """The same as `marked`, with tools if the template wants some; None if it refuses the conversation."""
+    for given in [tools, [_TOOL]] if tools is None else [tools]:
+        try:
+            return marked(template, messages, given, prompt=prompt)
+        except NoDateError:
+            raise
+        except (TemplateError, MarksError):
+            continue
+    return None
+
+
+def marked(
+    template: Template, messages: Messages, tools: list[Any] | None, *, prompt: bool = False
+) -> tuple[Conversation, str, list[tuple[int, int, int]]]:
+    """A conversation, its rendering, and where its texts are. Raises TemplateError or MarksError."""
+    conversation = Conversation.of(messages, {})
+    plain = template.render(conversation.messages, tools, prompt=prompt)
+    marks = Marks.for_text(plain)
+    rendering = template.render(marks.put(conversation.messages), tools, prompt=prompt)
+    return conversation, plain, marks.find(rendering, plain)
+
+
+def _is_stable(template: Template) -> bool:
+    messages, _ = PROBES[3]
+    try:
+        whole = template.render(Conversation.of(messages, {}).messages)
+        prefixes = [template.render(Conversation.of(messages[:count], {}).messages) for count in (1, 2, 3)]
+    except TemplateError:
+        return False
+    return all(whole.startswith(prefix.rstrip()) for prefix in prefixes)
