@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenmill.chat.conversation import Conversation, Marks, MarksError
-from tokenmill.chat.sandbox import Template, TemplateError
+from tokenmill.chat.sandbox import NoDateError, Template, TemplateError
 from tokenmill.chat.spec import ALL, ASSISTANT, EACH, LAST, TRAIN, Chat
 from tokenmill.chat.turns import TurnError, Turns
-from tokenmill.errors import TokenmillError
+from tokenmill.errors import TokenmillError, UsageError
 
 # Why a conversation is not a document.
 REFUSED = "refused by the chat template"
@@ -62,6 +62,20 @@ class Renderer:
         if self._turns is None:
             self._turns = Turns.of(self.template, self.chat.special_tokens)
         return self._turns
+
+    def require_turns(self) -> None:
+        """Raise UsageError if the template renders none of the probes, or gives no turn of the assistant in any."""
+        try:
+            is_useful = self.turns.is_found or self.template.has_tags or ALL in self.chat.train
+        except NoDateError as error:
+            raise UsageError("the chat template asks for the date", "Give one: --chat-set date=2026-01-31") from error
+        if not is_useful:
+            raise UsageError(
+                "the chat template has no generation tags, and no turn of the assistant is found in what it renders",
+                "Use --chat-template FILE with one that has {% generation %} and {% endgeneration %} around what the "
+                "assistant writes.",
+                "Or use --turns each.",
+            )
 
     def render(self, conversation: dict[str, Any]) -> list[Rendered]:
         """The documents of a conversation. Raises CannotRender."""
@@ -121,10 +135,11 @@ class Renderer:
         except MarksError:  # the template takes white space away from what is between its tags
             marks = Marks.for_text(plain)
             found = marks.find(self.template.render(conversation.messages, tools, wrap=marks.wrap_inside), plain)
+        spans = [(begin, end) for _, begin, end in found if begin < end]
         answers = (message.get("content") for message in conversation.messages if message.get("role") == ASSISTANT)
-        if not found and any(answers):
+        if not spans and any(answers):
             raise TurnError("the template has nothing between its generation tags")
-        return [(begin, end) for _, begin, end in found if begin < end]
+        return spans
 
     def _turn(self, conversation: Conversation, plain: str, texts: list[tuple[int, int, int]], number: int) -> Span:
         """Where a turn begins and ends, from where the texts of all messages are."""

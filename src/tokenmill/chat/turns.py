@@ -92,20 +92,23 @@ class Turns:
         prompts: The generation prompt, by the role of the message before it.
         stops: What ends a turn: a control token, or several.
         has_stop: Whether a turn of plain text in the middle, and at the end, has one of them.
+        is_found: Whether a turn of plain text was found in a probe.
         is_stable: Whether the text of the first messages stays as it is when others follow.
     """
 
     prompts: dict[str, Prompt]
     stops: tuple[str, ...]
     has_stop: tuple[bool, bool]
+    is_found: bool
     is_stable: bool
     _stop: re.Pattern[str] | None
 
     @classmethod
     def of(cls, template: Template, special_tokens: Sequence[str]) -> Turns:
         """Render the probes. Raises NoDateError."""
-        stops, has_stop = dict[str, None](), [False, False]
+        stops, has_stop, is_found = dict[str, None](), [False, False], False
         for is_last, is_call, gap, tail in _gaps(template):
+            is_found |= not is_call
             stop = _stop(_special(special_tokens), gap, tail, is_call=is_call)
             if stop is None and not is_call:
                 stop = _stop(_CONTROL, gap, tail, is_call=False)
@@ -114,7 +117,7 @@ class Turns:
                 has_stop[is_last] |= not is_call
         prompts = dict(_prompts(template))
         pattern = re.compile("|".join(map(re.escape, sorted(stops, key=len, reverse=True)))) if stops else None
-        return cls(prompts, tuple(stops), (has_stop[0], has_stop[1]), _is_stable(template), pattern)
+        return cls(prompts, tuple(stops), (has_stop[0], has_stop[1]), is_found, _is_stable(template), pattern)
 
     def begin(self, plain: str, before: int, first: int, role: str, *, is_forced_trained: bool) -> int | None:
         """Where a turn begins that follows a message of a role; None if that cannot be told from the probes."""
