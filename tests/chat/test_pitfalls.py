@@ -43,7 +43,8 @@ LAST_DIFFERS = (
 # A tool's result is inside of the assistant's turn, which goes on after it.
 TOOLS = (
     "{% for m in messages %}{% if m.role == 'tool' %}<result>{{ m.content }}</result>"
-    "{% elif m.role == 'assistant' and loop.index0 and messages[loop.index0 - 1].role == 'tool' %}{{ m.content }}<|end|>"
+    "{% elif m.role == 'assistant' and loop.index0 and messages[loop.index0 - 1].role == 'tool' %}"
+    "{{ m.content }}<|end|>"
     "{% else %}<|{{ m.role }}|>{{ m.content or '' }}"
     "{% for c in m.tool_calls or [] %}<call>{{ c.function.name }} {{ c.function.arguments | tojson }}</call><|go|>"
     "{% endfor %}{% if not m.tool_calls %}<|end|>{% endif %}{% endif %}{% endfor %}"
@@ -96,21 +97,20 @@ def test_5_a_turn_that_begins_at_the_start() -> None:
     assert trained(CHATML, answer("A"), user(), answer("B")) == ["A<|im_end|>", "B<|im_end|>"]
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% macro say(m) %}{% generation %}{{ m.content }}{% endgeneration %}{% endmacro %}"
-        "{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' %}{{ say(m) }}{% else %}{{ m.content }}"
-        "{% endif %}{% endfor %}",
-        "{% for m in messages %}[{{ m.role }}]{% set text %}{% if m.role == 'assistant' %}"
-        "{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endset %}{{ text }}"
-        "{% endfor %}",
-        "{% for m in messages %}[{{ m.role }}]{% set text %}{% if m.role == 'assistant' %}"
-        "{% generation %} {{ m.content }}\n{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endset %}"
-        "{{ text | trim }}{% endfor %}",
-    ],
-    ids=["macro", "set", "trimmed"],
+MACRO = (
+    "{% macro say(m) %}{% generation %}{{ m.content }}{% endgeneration %}{% endmacro %}"
+    "{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' %}{{ say(m) }}{% else %}{{ m.content }}"
+    "{% endif %}{% endfor %}"
 )
+SET = (
+    "{% for m in messages %}[{{ m.role }}]{% set text %}{% if m.role == 'assistant' %}"
+    "{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endset %}{{ text }}"
+    "{% endfor %}"
+)
+SET_AND_TRIMMED = SET.replace("{{ text }}", "{{ text | trim }}").replace("{% generation %}", "{% generation %} ")
+
+
+@pytest.mark.parametrize("template", [MACRO, SET, SET_AND_TRIMMED], ids=["macro", "set", "trimmed"])
 def test_6_tags_in_macros_and_in_set(template: str) -> None:
     """What is between tags is found where it ends up in the text."""
     assert trained(template, user(), answer("A"), user(), answer("B")) == ["A", "B"]
@@ -282,7 +282,8 @@ def test_choice_of_turns() -> None:
     assert trained(CHATML, *messages, train=("user",)) == ["Hi?<|im_end|>", "And?<|im_end|>"]
     assert trained(CHATML, *messages, train=("all",)) == [render(CHATML, *messages).text]
     partly = trained(CHATML, user(), answer("A", train=False), user("And?"), answer("B"), train=("all",))
-    assert "A" not in "".join(partly).replace("And", "") and len(partly) == 2
+    assert partly == ["<|im_start|>user\nHi?<|im_end|>\n<|im_start|>assistant\n", partly[1]]
+    assert partly[1].startswith("\n<|im_start|>user\nAnd?")
 
 
 def test_sharegpt() -> None:

@@ -64,7 +64,7 @@ def test_templates_share_nothing() -> None:
 
 def test_a_template_that_is_not_one() -> None:
     """The error has Jinja's words."""
-    with pytest.raises(UsageError, match="cannot be compiled.*endfor"):
+    with pytest.raises(UsageError, match=r"cannot be compiled.*endfor"):
         Template("{% for m in messages %}", {})
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAX_RESULT = 1 << 24
 # Names that a template may use of values of these types. Those that format text, or change a value, are not among them.
 _OF_DICT = frozenset(dir(dict))
-_HARMLESS = {
+_HARMLESS: dict[type, frozenset[str]] = {
     dict: frozenset({"get", "items", "keys", "values"}),
     str: frozenset(name for name in dir(str) if name.isalpha() and not name.startswith("format")),
 }
@@ -119,7 +119,7 @@ def _environment(template: Template) -> jinja2.Environment:  # noqa: C901 - its 
 
         def getattr(self, obj: Any, attribute: str) -> Any:
             """As the sandbox does it, without its checks where their result is known. They take most of its time."""
-            kind = type(obj)
+            kind: type = type(obj)
             if kind is dict and attribute not in _OF_DICT:
                 return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
             if attribute in _HARMLESS.get(kind, ()) or (kind is jinja2.runtime.LoopContext and attribute in _OF_LOOP):
