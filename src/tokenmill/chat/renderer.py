@@ -116,12 +116,13 @@ class Renderer:
             return self._tagged(conversation, tools, plain)
         marks = Marks.for_text(plain)
         texts = marks.find(self.template.render(marks.put(conversation.messages), tools), plain)
-        lost = chosen & marks.owners - {message for message, _, _ in texts}
+        places = _by_message(texts)
+        lost = chosen & marks.owners - places.keys()
         if lost:
             raise TurnError(f"message {min(lost)} is not in the text")
         is_all = ALL in self.chat.train
         wanted = sorted(every - chosen if is_all else chosen)
-        spans = {number: self._turn(conversation, plain, texts, number) for number in wanted}
+        spans = {number: self._turn(conversation, plain, places, number) for number in wanted}
         if zlib.crc32(plain.encode()) % COMPARED_STEP == 0:
             for number, span in spans.items():
                 self.compare(conversation, tools, plain, number, span)
@@ -141,23 +142,21 @@ class Renderer:
             raise TurnError("the template has nothing between its generation tags")
         return spans
 
-    def _turn(self, conversation: Conversation, plain: str, texts: list[tuple[int, int, int]], number: int) -> Span:
+    def _turn(self, conversation: Conversation, plain: str, places: dict[int, Span], number: int) -> Span:
         """Where a turn begins and ends, from where the texts of all messages are."""
         role = conversation.messages[number].get("role")
-        own = [text for text in texts if text[0] == number]
-        before = max((end for message, _, end in texts if message < number), default=0)
-        after = min((begin for message, begin, _ in texts if message > number), default=len(plain))
-        first, last = (min(own, key=_begin)[1], max(text[2] for text in own)) if own else (after, before)
+        before = next((places[other][1] for other in range(number - 1, -1, -1) if other in places), 0)
+        following = range(number + 1, len(conversation.messages))
+        after = next((places[other][0] for other in following if other in places), len(plain))
+        first, last = places.get(number, (after, before))
         if role != ASSISTANT:
-            if not own:
-                return before, before  # it has no text
-            return first, self.turns.end(plain, last, after)
+            return (first, self.turns.end(plain, last, after)) if number in places else (before, before)
         previous = str(conversation.messages[number - 1].get("role")) if number else "user"
         is_forced_trained = self.chat.prefilled == TRAIN
         begin = self.turns.begin(plain, before, first, previous, is_forced_trained=is_forced_trained)
         if begin is None:
             raise TurnError(f"the generation prompt is not before message {number}")
-        if not own and self.turns.begin(plain, begin, first, previous, is_forced_trained=True) is not None:
+        if number not in places and self.turns.header and plain.count(self.turns.header, before, first) > 1:
             raise TurnError(f"message {number} is empty, and there are several places where it may be")
         return begin, self.turns.end(plain, max(last, begin), after)
 
@@ -176,9 +175,8 @@ class Renderer:
             return False
         begin, end = span
         is_forced_trained = self.chat.prefilled == TRAIN
-        header = self.turns.prompts["user"].header if "user" in self.turns.prompts else ""
         is_right = begin == len(before) or (is_forced_trained and begin <= len(before))
-        is_right |= plain[len(before) : begin] == header
+        is_right |= plain[len(before) : begin] == self.turns.header
         is_right &= self.turns.is_end(plain[min(end, len(until)) : max(end, len(until))])
         if messages[number].get("role") == ASSISTANT and not is_right:
             raise SpansDiffer(
@@ -195,8 +193,12 @@ class SpansDiffer(TokenmillError):  # noqa: N818 - the name is written to logs
     """Two ways to find what is trained on disagree."""
 
 
-def _begin(text: tuple[int, int, int]) -> int:
-    return text[1]
+def _by_message(texts: list[tuple[int, int, int]]) -> dict[int, Span]:
+    """Where the first text of each message begins, and where the last one ends."""
+    places = dict[int, Span]()
+    for message, begin, end in texts:
+        places[message] = (places[message][0], end) if message in places else (begin, end)
+    return places
 
 
 def _outside(spans: list[Span], plain: str) -> list[Span]:

@@ -7,6 +7,7 @@ and without the generation prompt, when a template is loaded.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -61,27 +62,38 @@ class TurnError(Exception):
 class Prompt:
     """What a template writes after the messages so far, if the assistant is to speak.
 
-    `own` is the generation prompt, and `header` its part before tokens that begin the reasoning. `after` is everything
-    after the last text of the messages.
+    Attributes:
+        starts: The generation prompt, and then without one after the other of its last pieces, which begin the
+            reasoning. A turn need not have them. The last one is the header of a turn. Empty if there is none.
+        after: Everything after the last text of the messages.
     """
 
-    own: str
-    header: str
+    starts: tuple[str, ...]
     after: str | None
+
+    @classmethod
+    def of(cls, prompt: str, after: str | None) -> Prompt:
+        """The prompt with this text."""
+        forced = _FORCED.search(prompt)
+        header = prompt[: forced.start()] if forced else prompt
+        starts = itertools.accumulate(_PIECES.findall(prompt[len(header) :]), initial=header)
+        return cls(tuple(filter(None, starts))[::-1], after)
+
+    @property
+    def header(self) -> str:
+        """The prompt before what begins the reasoning."""
+        return self.starts[-1] if self.starts else ""
 
     def begin(self, plain: str, before: int, first: int, *, is_forced_trained: bool) -> int | None:
         """Where the turn begins whose first text is at `first`, and that of the message before it ends at `before`."""
-        if self.own:
-            forced = [] if is_forced_trained else _PIECES.findall(self.own[len(self.header) :])
-            for count in range(len(forced), -1, -1):
-                start = self.header + "".join(forced[:count])
-                place = plain.rfind(start, before, first)
-                if place >= 0 and start:
-                    return place + len(start)
+        for start in self.starts[-1:] if is_forced_trained else self.starts:
+            place = plain.rfind(start, before, first)
+            if place >= 0:
+                return place + len(start)
+        if self.starts or self.after is None or not plain.startswith(self.after, before):
             return None
-        if self.after is not None and plain.startswith(self.after, before) and before + len(self.after) <= first:
-            return before + len(self.after)
-        return None
+        begin = before + len(self.after)
+        return begin if begin <= first else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +131,19 @@ class Turns:
         pattern = re.compile("|".join(map(re.escape, sorted(stops, key=len, reverse=True)))) if stops else None
         return cls(prompts, tuple(stops), (has_stop[0], has_stop[1]), is_found, _is_stable(template), pattern)
 
+    @property
+    def header(self) -> str:
+        """What a turn after a user's message begins with; empty if that is not known."""
+        return self.prompts["user"].header if "user" in self.prompts else ""
+
     def begin(self, plain: str, before: int, first: int, role: str, *, is_forced_trained: bool) -> int | None:
         """Where a turn begins that follows a message of a role; None if that cannot be told from the probes."""
-        usual = self.prompts.get("user")
-        prompt = self.prompts.get(role, usual)
+        prompt = self.prompts.get(role, self.prompts.get("user"))
         if prompt is None:
             return None
         begin = prompt.begin(plain, before, first, is_forced_trained=is_forced_trained)
-        if begin is not None and usual is not None and not prompt.own and plain.startswith(usual.header, begin):
-            begin += len(usual.header)  # a header that the template writes, and that is not in the prompt
+        if begin is not None and not prompt.starts and plain.startswith(self.header, begin):
+            begin += len(self.header)  # a header that the template writes, and that is not in the prompt
         return begin
 
     def end(self, plain: str, last: int, after: int) -> int:
@@ -201,9 +217,7 @@ def _prompts(template: Template) -> Iterator[tuple[str, Prompt]]:
             continue
         _, text, found = asked
         own = text[len(plain[1]) :] if plain is not None and text.startswith(plain[1]) else ""
-        forced = _FORCED.search(own)
-        after = text[max(end for _, _, end in found) :] if found else None
-        yield str(messages[-1]["role"]), Prompt(own, own[: forced.start()] if forced else own, after)
+        yield str(messages[-1]["role"]), Prompt.of(own, text[max(end for _, _, end in found) :] if found else None)
 
 
 def _try(
