@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # The largest result of `*`, and of a format with `%`, as a length or as a number of bits.
 MAX_RESULT = 1 << 24
+# The variables that a template gets of a conversation.
+GIVEN = ("messages", "tools", "documents", "add_generation_prompt")
 # Names that a template may use of values of these types. Those that format text, or change a value, are not among them.
 _OF_DICT = frozenset(dir(dict))
 _HARMLESS: dict[type, frozenset[str]] = {
