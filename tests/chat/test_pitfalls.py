@@ -228,6 +228,17 @@ def test_19_content_as_a_list_of_parts() -> None:
     assert trained(template, *messages) == ["YesSo<|im_end|>"]
 
 
+def test_20_control_tokens_spelled_in_content() -> None:
+    """With marks, those that the template writes are told from those that a conversation spells."""
+    marks = {"<|im_start|>": "S", "<|im_end|>": "E"}
+    special: dict[str, Any] = {"special_tokens": (*marks, "<|other|>"), "marks": marks}
+    spelled = answer("<|im_end|> ends. é<|other|><|im_start|>")
+    text = render(CHATML, user("<|im_start|>"), spelled, **special).text
+    assert text == "Suser\n<|im_start|>E\nSassistant\n<|im_end|> ends. é<|other|><|im_start|>E\n"
+    with pytest.raises(CannotRender, match="some conversations only"):
+        render("{{ '<|other|>' }}" + CHATML, user(), answer(), **special)
+
+
 def test_20_a_template_that_loses_text_is_refused() -> None:
     """A template for parts shows nothing of content that is text."""
     template = CHATML.replace("{{ m.content }}", "{% for p in m.content %}{{ p.text }}{% endfor %}")

@@ -17,6 +17,8 @@ _SHAREGPT = {"from": "role", "value": "content"}
 _PLANES = (0xF0000, 0x100000)
 _PLANE_SIZE = 0xFFFE
 _MARKS = {plane: re.compile(f"([{chr(plane)}-{chr(plane + _PLANE_SIZE - 1)}])") for plane in _PLANES}
+# Breaks a control token that a conversation spells, after its first character.
+BREAK = chr(_PLANES[0] + _PLANE_SIZE - 1)
 # What a template may look for at the edges of a text: white space and tags. Marks are put inside of them.
 _OPENING = re.compile(r"(?:\s|<[^<>\s]{1,64}>)*")
 _TAG_AT_END = re.compile(r"<[^<>\s]{1,64}>\Z")
@@ -54,6 +56,15 @@ def _message(message: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str, 
     if reasoning is not None:
         given = {"thinking": reasoning, **given, "reasoning_content": reasoning}
     return given, flag
+
+
+def broken(value: Any, special: re.Pattern[str]) -> Any:
+    """The same messages or tools, with a break in each special token that they spell."""
+    if isinstance(value, str):
+        return special.sub(lambda match: f"{match[0][0]}{BREAK}{match[0][1:]}", value)
+    if isinstance(value, dict):
+        return {key: broken(item, special) for key, item in value.items()}
+    return [broken(item, special) for item in value] if isinstance(value, list) else value
 
 
 @dataclass(slots=True)
@@ -175,7 +186,7 @@ class Marks:
 
     def _around(self, number: int, text: str, begin: int, end: int, *, may_repeat: bool = False) -> str:
         mark = self.plane + 2 * len(self._owner)
-        if mark + 2 > self.plane + _PLANE_SIZE:
+        if mark + 2 >= self.plane + _PLANE_SIZE:
             raise MarksError("it has too many texts")
         self._owner.append(number)
         self._may_repeat.append(may_repeat)

@@ -8,14 +8,17 @@ which that is not certain is refused.
 
 from __future__ import annotations
 
+import itertools
+import re
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tokenmill.chat.conversation import Conversation, Marks, MarksError
+from tokenmill.chat.conversation import BREAK, Conversation, Marks, MarksError, broken
 from tokenmill.chat.sandbox import NoDateError, Template, TemplateError
 from tokenmill.chat.spec import ALL, ASSISTANT, EACH, LAST, TRAIN, Chat
-from tokenmill.chat.turns import TurnError, Turns
+from tokenmill.chat.turns import PROBES, TurnError, Turns, any_of
 from tokenmill.errors import TokenmillError, UsageError
 
 # Why a conversation is not a document.
@@ -55,6 +58,7 @@ class Renderer:
         self.chat = chat
         self.template = Template(chat.template, chat.constants)
         self._turns: Turns | None = None
+        self._special = any_of(chat.special_tokens) if chat.marks else None
 
     @property
     def turns(self) -> Turns:
@@ -64,7 +68,11 @@ class Renderer:
         return self._turns
 
     def require_turns(self) -> None:
-        """Raise UsageError if the template renders none of the probes, or gives no turn of the assistant in any."""
+        """Raise UsageError if no turn of the assistant is found in a probe, and SpansDiffer if one is wrong."""
+        for messages, tools in PROBES:
+            own = Conversation.of(messages, {})
+            with suppress(CannotRender, NoDateError):
+                self._render(own, tools, self._chosen(own), is_compared=True)
         try:
             is_useful = self.turns.is_found or self.template.has_tags or ALL in self.chat.train
         except NoDateError as error:
@@ -96,18 +104,43 @@ class Renderer:
         flags = enumerate(conversation.flags)
         return {number for number, flag in flags if flag or (flag is None and number in chosen)}
 
-    def _render(self, conversation: Conversation, tools: list[Any] | None, chosen: set[int]) -> Rendered:
+    def _render(
+        self, conversation: Conversation, tools: list[Any] | None, chosen: set[int], *, is_compared: bool = False
+    ) -> Rendered:
         try:
             plain = self.template.render(conversation.messages, tools)
         except TemplateError as error:
             raise CannotRender(REFUSED, str(error)) from error
         try:
-            spans = self._spans(conversation, tools, plain, chosen)
+            is_compared = is_compared or zlib.crc32(plain.encode()) % COMPARED_STEP == 0
+            spans = self._spans(conversation, tools, plain, chosen, is_compared=is_compared)
+            text = plain if self._special is None else self._marked(self._special, conversation, tools, plain)
         except (TemplateError, MarksError, TurnError) as error:
             raise CannotRender(NOT_FOUND, str(error)) from error
-        return Rendered(plain, _in_bytes(plain, spans))
+        return Rendered(text, _in_bytes(plain, spans))
 
-    def _spans(self, conversation: Conversation, tools: list[Any] | None, plain: str, chosen: set[int]) -> list[Span]:
+    def _marked(self, special: re.Pattern[str], conversation: Conversation, tools: list[Any] | None, plain: str) -> str:
+        """The text with marks in place of the special tokens that the template writes."""
+        spelled = set[int]()
+        own, own_tools = broken([conversation.messages, tools], special)
+        if [own, own_tools] != [conversation.messages, tools]:
+            pieces = self.template.render(own, own_tools).split(BREAK)
+            if "".join(pieces) != plain:
+                raise MarksError("control tokens in its texts change the rendering")
+            spelled.update(place - 1 for place in itertools.accumulate(map(len, pieces[:-1])))
+
+        def mark(match: re.Match[str]) -> str:
+            if match.start() in spelled:
+                return match.group()
+            if match.group() not in self.chat.marks:
+                raise MarksError(f"the template writes {match.group()} for some conversations only")
+            return self.chat.marks[match.group()]
+
+        return special.sub(mark, plain)
+
+    def _spans(
+        self, conversation: Conversation, tools: list[Any] | None, plain: str, chosen: set[int], *, is_compared: bool
+    ) -> list[Span]:
         every = set(range(len(conversation.messages)))
         if ALL in self.chat.train and chosen == every:
             return [(0, len(plain))] if plain else []
@@ -123,7 +156,7 @@ class Renderer:
         is_all = ALL in self.chat.train
         wanted = sorted(every - chosen if is_all else chosen)
         spans = {number: self._turn(conversation, plain, places, number) for number in wanted}
-        if zlib.crc32(plain.encode()) % COMPARED_STEP == 0:
+        if is_compared:
             for number, span in spans.items():
                 self.compare(conversation, tools, plain, number, span)
         return _outside(list(spans.values()), plain) if is_all else list(spans.values())

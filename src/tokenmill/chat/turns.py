@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,23 +113,23 @@ class Turns:
     has_stop: tuple[bool, bool]
     is_found: bool
     is_stable: bool
-    _stop: re.Pattern[str] | None
+    _stop: re.Pattern[str]
 
     @classmethod
     def of(cls, template: Template, special_tokens: Sequence[str]) -> Turns:
         """Render the probes. Raises NoDateError."""
+        special = any_of(special_tokens) if special_tokens else _CONTROL
         stops, has_stop, is_found = dict[str, None](), [False, False], False
         for is_last, is_call, gap, tail in _gaps(template):
             is_found |= not is_call
-            stop = _stop(_special(special_tokens), gap, tail, is_call=is_call)
+            stop = _stop(special, gap, tail, is_call=is_call)
             if stop is None and not is_call:
                 stop = _stop(_CONTROL, gap, tail, is_call=False)
             if stop is not None:
                 stops[stop] = None
                 has_stop[is_last] |= not is_call
         prompts = dict(_prompts(template))
-        pattern = re.compile("|".join(map(re.escape, sorted(stops, key=len, reverse=True)))) if stops else None
-        return cls(prompts, tuple(stops), (has_stop[0], has_stop[1]), is_found, _is_stable(template), pattern)
+        return cls(prompts, tuple(stops), (has_stop[0], has_stop[1]), is_found, _is_stable(template), any_of(stops))
 
     @property
     def header(self) -> str:
@@ -148,7 +148,7 @@ class Turns:
 
     def end(self, plain: str, last: int, after: int) -> int:
         """Where a turn ends whose last text ends at `last`. The next message's text begins at `after`."""
-        match = self._stop.search(plain, last, after) if self._stop else None
+        match = self._stop.search(plain, last, after)
         is_last = after == len(plain)
         if match is not None:
             return len(plain.rstrip()) if is_last and self.is_end(plain[match.end() :]) else match.end()
@@ -158,12 +158,13 @@ class Turns:
 
     def is_end(self, text: str) -> bool:
         """Whether a text has nothing but stop tokens and white space."""
-        return not (self._stop.sub("", text) if self._stop else text).strip()
+        return not self._stop.sub("", text).strip()
 
 
-def _special(special_tokens: Sequence[str]) -> re.Pattern[str]:
-    texts = sorted(filter(None, special_tokens), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, texts))) if texts else _CONTROL
+def any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """A pattern for the longest of these texts, and for nothing if there is none."""
+    ordered = sorted(filter(None, texts), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, ordered)) if ordered else r"\b\B")
 
 
 def _gaps(template: Template) -> Iterator[tuple[bool, bool, str, str]]:
