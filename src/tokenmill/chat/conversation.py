@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,8 @@ _SHAREGPT = {"from": "role", "value": "content"}
 _PLANES = (0xF0000, 0x100000)
 _PLANE_SIZE = 0xFFFE
 _MARKS = {plane: re.compile(f"([{chr(plane)}-{chr(plane + _PLANE_SIZE - 1)}])") for plane in _PLANES}
+# Breaks a control token that a conversation spells, after its first character.
+BREAK = chr(_PLANES[0] + _PLANE_SIZE - 1)
 # What a template may look for at the edges of a text: white space and tags. Marks are put inside of them.
 _OPENING = re.compile(r"(?:\s|<[^<>\s]{1,64}>)*")
 _TAG_AT_END = re.compile(r"<[^<>\s]{1,64}>\Z")
@@ -43,15 +46,25 @@ class Conversation:
 
 
 def _message(message: dict[str, Any], roles: dict[str, str]) -> tuple[dict[str, Any], bool | None]:
-    named = {} if "role" in message else {_SHAREGPT.get(key, key): value for key, value in message.items()}
-    given = {key: value for key, value in (named or message).items() if value is not None}
-    flag = next((bool(given.pop(key)) for key in _FLAGS if given.get(key) in (0, 1)), None)
-    if "role" in given:
+    given = {key: value for key, value in message.items() if value is not None}
+    if "role" not in given:
+        given = {_SHAREGPT.get(key, key): value for key, value in given.items()}
+    flag = next((bool(given.pop(key)) for key in _FLAGS if key in given and given[key] in (0, 1)), None)
+    if roles and "role" in given:
         given["role"] = roles.get(given["role"], given["role"])
     reasoning = next((given[key] for key in _REASONING if key in given), None)
     if reasoning is not None:
         given = {"thinking": reasoning, **given, "reasoning_content": reasoning}
     return given, flag
+
+
+def broken(value: Any, special: re.Pattern[str]) -> Any:
+    """The same messages or tools, with a break in each special token that they spell."""
+    if isinstance(value, str):
+        return special.sub(lambda match: f"{match[0][0]}{BREAK}{match[0][1:]}", value)
+    if isinstance(value, dict):
+        return {key: broken(item, special) for key, item in value.items()}
+    return [broken(item, special) for item in value] if isinstance(value, list) else value
 
 
 @dataclass(slots=True)
@@ -93,7 +106,7 @@ class Marks:
         return self._around(-1, text, len(text) - len(text.lstrip()), len(text.rstrip())) if text.strip() else text
 
     def find(self, rendering: str, plain: str) -> list[tuple[int, int, int]]:
-        """The message, the begin and the end of each text that is in the plain rendering, by the place of its begin.
+        """The message, the begin and the end of each text that is in the plain rendering, in order.
 
         Raises MarksError if the marks changed the rendering, or do not occur in order, once each. The name of a
         function may be there again.
@@ -101,28 +114,30 @@ class Marks:
         pieces = _MARKS[self.plane].split(rendering)
         if "".join(pieces[::2]) != plain:
             raise MarksError("marks in its texts change the rendering")
-        place, begins, found = 0, dict[int, int](), list[tuple[int, int, int]]()
-        ended = set[int]()
-        for text, mark in zip(pieces[::2], pieces[1::2], strict=False):
-            place += len(text)
-            number, is_end = divmod(ord(mark) - self.plane, 2)
-            if number in ended or (not is_end and number in begins):
-                if not self._may_repeat[number]:
-                    raise MarksError("a text is there twice")
-            elif not is_end:
-                begins[number] = place
-            elif number in begins:
-                ended.add(number)
-                found.append((self._owner[number], begins[number], place))
-            else:
+        places = list(itertools.accumulate(map(len, pieces[:-1:2])))
+        marks = [ord(mark) - self.plane for mark in pieces[1::2]]
+        if marks == list(range(2 * len(self._owner))):
+            return list(zip(self._owner, places[::2], places[1::2], strict=True))
+        return self._find(marks, places)
+
+    def _find(self, marks: list[int], places: list[int]) -> list[tuple[int, int, int]]:
+        """The same for marks of which some are missing, or there more than once."""
+        begins, ends = dict[int, int](), dict[int, int]()
+        for mark, place in zip(marks, places, strict=True):
+            number, is_end = divmod(mark, 2)
+            edges = ends if is_end else begins
+            if number in edges and not self._may_repeat[number]:
+                raise MarksError("a text is there twice")
+            if is_end and number not in begins:
                 raise MarksError("the end of a text is there without its begin")
-        if len(begins) > len(found):
+            edges.setdefault(number, place)
+        if len(begins) > len(ends):
             raise MarksError("the begin of a text is there without its end")
-        found.sort(key=lambda text: text[1])
-        owners = [message for message, _, _ in found if message >= 0]
+        found = sorted((begins[number], ends[number], self._owner[number]) for number in begins)
+        owners = [message for _, _, message in found if message >= 0]
         if owners != sorted(owners):
             raise MarksError("its messages are not in their order")
-        return found
+        return [(message, begin, end) for begin, end, message in found]
 
     def _put(self, number: int, message: dict[str, Any]) -> dict[str, Any]:
         marked = dict(message)
@@ -171,7 +186,7 @@ class Marks:
 
     def _around(self, number: int, text: str, begin: int, end: int, *, may_repeat: bool = False) -> str:
         mark = self.plane + 2 * len(self._owner)
-        if mark + 2 > self.plane + _PLANE_SIZE:
+        if mark + 2 >= self.plane + _PLANE_SIZE:
             raise MarksError("it has too many texts")
         self._owner.append(number)
         self._may_repeat.append(may_repeat)

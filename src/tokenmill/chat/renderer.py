@@ -8,15 +8,18 @@ which that is not certain is refused.
 
 from __future__ import annotations
 
+import itertools
+import re
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tokenmill.chat.conversation import Conversation, Marks, MarksError
-from tokenmill.chat.sandbox import Template, TemplateError
+from tokenmill.chat.conversation import BREAK, Conversation, Marks, MarksError, broken
+from tokenmill.chat.sandbox import NoDateError, Template, TemplateError
 from tokenmill.chat.spec import ALL, ASSISTANT, EACH, LAST, TRAIN, Chat
-from tokenmill.chat.turns import TurnError, Turns
-from tokenmill.errors import TokenmillError
+from tokenmill.chat.turns import PROBES, TurnError, Turns, any_of
+from tokenmill.errors import TokenmillError, UsageError
 
 # Why a conversation is not a document.
 REFUSED = "refused by the chat template"
@@ -55,6 +58,7 @@ class Renderer:
         self.chat = chat
         self.template = Template(chat.template, chat.constants)
         self._turns: Turns | None = None
+        self._special = any_of(chat.special_tokens) if chat.marks else None
 
     @property
     def turns(self) -> Turns:
@@ -62,6 +66,24 @@ class Renderer:
         if self._turns is None:
             self._turns = Turns.of(self.template, self.chat.special_tokens)
         return self._turns
+
+    def require_turns(self) -> None:
+        """Raise UsageError if no turn of the assistant is found in a probe, and SpansDiffer if one is wrong."""
+        for messages, tools in PROBES:
+            own = Conversation.of(messages, {})
+            with suppress(CannotRender, NoDateError):
+                self._render(own, tools, self._chosen(own), is_compared=True)
+        try:
+            is_useful = self.turns.is_found or self.template.has_tags or ALL in self.chat.train
+        except NoDateError as error:
+            raise UsageError("the chat template asks for the date", "Give one: --chat-set date=2026-01-31") from error
+        if not is_useful:
+            raise UsageError(
+                "the chat template has no generation tags, and no turn of the assistant is found in what it renders",
+                "Use --chat-template FILE with one that has {% generation %} and {% endgeneration %} around what the "
+                "assistant writes.",
+                "Or use --turns each.",
+            )
 
     def render(self, conversation: dict[str, Any]) -> list[Rendered]:
         """The documents of a conversation. Raises CannotRender."""
@@ -82,18 +104,43 @@ class Renderer:
         flags = enumerate(conversation.flags)
         return {number for number, flag in flags if flag or (flag is None and number in chosen)}
 
-    def _render(self, conversation: Conversation, tools: list[Any] | None, chosen: set[int]) -> Rendered:
+    def _render(
+        self, conversation: Conversation, tools: list[Any] | None, chosen: set[int], *, is_compared: bool = False
+    ) -> Rendered:
         try:
             plain = self.template.render(conversation.messages, tools)
         except TemplateError as error:
             raise CannotRender(REFUSED, str(error)) from error
         try:
-            spans = self._spans(conversation, tools, plain, chosen)
+            is_compared = is_compared or zlib.crc32(plain.encode()) % COMPARED_STEP == 0
+            spans = self._spans(conversation, tools, plain, chosen, is_compared=is_compared)
+            text = plain if self._special is None else self._marked(self._special, conversation, tools, plain)
         except (TemplateError, MarksError, TurnError) as error:
             raise CannotRender(NOT_FOUND, str(error)) from error
-        return Rendered(plain, _in_bytes(plain, spans))
+        return Rendered(text, _in_bytes(plain, spans))
 
-    def _spans(self, conversation: Conversation, tools: list[Any] | None, plain: str, chosen: set[int]) -> list[Span]:
+    def _marked(self, special: re.Pattern[str], conversation: Conversation, tools: list[Any] | None, plain: str) -> str:
+        """The text with marks in place of the special tokens that the template writes."""
+        spelled = set[int]()
+        own, own_tools = broken([conversation.messages, tools], special)
+        if [own, own_tools] != [conversation.messages, tools]:
+            pieces = self.template.render(own, own_tools).split(BREAK)
+            if "".join(pieces) != plain:
+                raise MarksError("control tokens in its texts change the rendering")
+            spelled.update(place - 1 for place in itertools.accumulate(map(len, pieces[:-1])))
+
+        def mark(match: re.Match[str]) -> str:
+            if match.start() in spelled:
+                return match.group()
+            if match.group() not in self.chat.marks:
+                raise MarksError(f"the template writes {match.group()} for some conversations only")
+            return self.chat.marks[match.group()]
+
+        return special.sub(mark, plain)
+
+    def _spans(
+        self, conversation: Conversation, tools: list[Any] | None, plain: str, chosen: set[int], *, is_compared: bool
+    ) -> list[Span]:
         every = set(range(len(conversation.messages)))
         if ALL in self.chat.train and chosen == every:
             return [(0, len(plain))] if plain else []
@@ -102,13 +149,14 @@ class Renderer:
             return self._tagged(conversation, tools, plain)
         marks = Marks.for_text(plain)
         texts = marks.find(self.template.render(marks.put(conversation.messages), tools), plain)
-        lost = chosen & marks.owners - {message for message, _, _ in texts}
+        places = _by_message(texts)
+        lost = chosen & marks.owners - places.keys()
         if lost:
             raise TurnError(f"message {min(lost)} is not in the text")
         is_all = ALL in self.chat.train
         wanted = sorted(every - chosen if is_all else chosen)
-        spans = {number: self._turn(conversation, plain, texts, number) for number in wanted}
-        if zlib.crc32(plain.encode()) % COMPARED_STEP == 0:
+        spans = {number: self._turn(conversation, plain, places, number) for number in wanted}
+        if is_compared:
             for number, span in spans.items():
                 self.compare(conversation, tools, plain, number, span)
         return _outside(list(spans.values()), plain) if is_all else list(spans.values())
@@ -121,28 +169,27 @@ class Renderer:
         except MarksError:  # the template takes white space away from what is between its tags
             marks = Marks.for_text(plain)
             found = marks.find(self.template.render(conversation.messages, tools, wrap=marks.wrap_inside), plain)
+        spans = [(begin, end) for _, begin, end in found if begin < end]
         answers = (message.get("content") for message in conversation.messages if message.get("role") == ASSISTANT)
-        if not found and any(answers):
+        if not spans and any(answers):
             raise TurnError("the template has nothing between its generation tags")
-        return [(begin, end) for _, begin, end in found if begin < end]
+        return spans
 
-    def _turn(self, conversation: Conversation, plain: str, texts: list[tuple[int, int, int]], number: int) -> Span:
+    def _turn(self, conversation: Conversation, plain: str, places: dict[int, Span], number: int) -> Span:
         """Where a turn begins and ends, from where the texts of all messages are."""
         role = conversation.messages[number].get("role")
-        own = [text for text in texts if text[0] == number]
-        before = max((end for message, _, end in texts if message < number), default=0)
-        after = min((begin for message, begin, _ in texts if message > number), default=len(plain))
-        first, last = (min(own, key=_begin)[1], max(text[2] for text in own)) if own else (after, before)
+        before = next((places[other][1] for other in range(number - 1, -1, -1) if other in places), 0)
+        following = range(number + 1, len(conversation.messages))
+        after = next((places[other][0] for other in following if other in places), len(plain))
+        first, last = places.get(number, (after, before))
         if role != ASSISTANT:
-            if not own:
-                return before, before  # it has no text
-            return first, self.turns.end(plain, last, after)
+            return (first, self.turns.end(plain, last, after)) if number in places else (before, before)
         previous = str(conversation.messages[number - 1].get("role")) if number else "user"
         is_forced_trained = self.chat.prefilled == TRAIN
         begin = self.turns.begin(plain, before, first, previous, is_forced_trained=is_forced_trained)
         if begin is None:
             raise TurnError(f"the generation prompt is not before message {number}")
-        if not own and self.turns.begin(plain, begin, first, previous, is_forced_trained=True) is not None:
+        if number not in places and self.turns.header and plain.count(self.turns.header, before, first) > 1:
             raise TurnError(f"message {number} is empty, and there are several places where it may be")
         return begin, self.turns.end(plain, max(last, begin), after)
 
@@ -161,9 +208,8 @@ class Renderer:
             return False
         begin, end = span
         is_forced_trained = self.chat.prefilled == TRAIN
-        header = self.turns.prompts["user"].header if "user" in self.turns.prompts else ""
         is_right = begin == len(before) or (is_forced_trained and begin <= len(before))
-        is_right |= plain[len(before) : begin] == header
+        is_right |= plain[len(before) : begin] == self.turns.header
         is_right &= self.turns.is_end(plain[min(end, len(until)) : max(end, len(until))])
         if messages[number].get("role") == ASSISTANT and not is_right:
             raise SpansDiffer(
@@ -180,8 +226,12 @@ class SpansDiffer(TokenmillError):  # noqa: N818 - the name is written to logs
     """Two ways to find what is trained on disagree."""
 
 
-def _begin(text: tuple[int, int, int]) -> int:
-    return text[1]
+def _by_message(texts: list[tuple[int, int, int]]) -> dict[int, Span]:
+    """Where the first text of each message begins, and where the last one ends."""
+    places = dict[int, Span]()
+    for message, begin, end in texts:
+        places[message] = (places[message][0], end) if message in places else (begin, end)
+    return places
 
 
 def _outside(spans: list[Span], plain: str) -> list[Span]:

@@ -18,8 +18,16 @@ if TYPE_CHECKING:
 
 # The largest result of `*`, and of a format with `%`, as a length or as a number of bits.
 MAX_RESULT = 1 << 24
-# The variables that a template gets from a conversation, or is given by name.
+# The variables that a template gets of a conversation.
 GIVEN = ("messages", "tools", "documents", "add_generation_prompt")
+# Names that a template may use of values of these types. Those that format text, or change a value, are not among them.
+_OF_DICT = frozenset(dir(dict))
+_HARMLESS: dict[type, frozenset[str]] = {
+    dict: frozenset({"get", "items", "keys", "values"}),
+    str: frozenset(name for name in dir(str) if name.isalpha() and not name.startswith("format")),
+}
+_PLAIN = frozenset({bool, dict, int, list, str})
+_OF_LOOP = frozenset({"first", "last", "index", "index0", "length", "previtem", "nextitem"})
 
 
 class TemplateError(Exception):
@@ -110,6 +118,19 @@ def _environment(template: Template) -> jinja2.Environment:  # noqa: C901 - its 
 
     class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         intercepted_binops = frozenset({"*", "**", "%"})
+
+        def getattr(self, obj: Any, attribute: str) -> Any:
+            """As the sandbox does it, without its checks where their result is known. They take most of its time."""
+            kind: type = type(obj)
+            if kind is dict and attribute not in _OF_DICT:
+                return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+            if attribute in _HARMLESS.get(kind, ()) or (kind is jinja2.runtime.LoopContext and attribute in _OF_LOOP):
+                return getattr(obj, attribute)
+            if kind is Namespace and not attribute.startswith("_"):
+                value = getattr(obj, attribute, None)
+                if type(value) in _PLAIN:
+                    return value
+            return super().getattr(obj, attribute)
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
             _refuse_large(operator, left, right)

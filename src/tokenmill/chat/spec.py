@@ -26,6 +26,8 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
         turns: `whole`: a conversation is a document. `each`: each turn of the assistant is, with what is before it.
         prefilled: `mask` or `train`: what is done with tokens that the generation prompt forces.
         roles: Other names of roles, such as `gpt` for `assistant`.
+        marks: What stands in the text for a special token that the template writes. Then one that a conversation spells
+            is text. Without marks, the two are not told apart.
     """
 
     template: str
@@ -35,3 +37,4 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     turns: str = WHOLE
     prefilled: str = MASK
     roles: dict[str, str] = {}
+    marks: dict[str, str] = {}

@@ -7,8 +7,9 @@ and without the generation prompt, when a template is loaded.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,27 +62,38 @@ class TurnError(Exception):
 class Prompt:
     """What a template writes after the messages so far, if the assistant is to speak.
 
-    `own` is the generation prompt, and `header` its part before tokens that begin the reasoning. `after` is everything
-    after the last text of the messages.
+    Attributes:
+        starts: The generation prompt, and then without one after the other of its last pieces, which begin the
+            reasoning. A turn need not have them. The last one is the header of a turn. Empty if there is none.
+        after: Everything after the last text of the messages.
     """
 
-    own: str
-    header: str
+    starts: tuple[str, ...]
     after: str | None
+
+    @classmethod
+    def of(cls, prompt: str, after: str | None) -> Prompt:
+        """The prompt with this text."""
+        forced = _FORCED.search(prompt)
+        header = prompt[: forced.start()] if forced else prompt
+        starts = itertools.accumulate(_PIECES.findall(prompt[len(header) :]), initial=header)
+        return cls(tuple(filter(None, starts))[::-1], after)
+
+    @property
+    def header(self) -> str:
+        """The prompt before what begins the reasoning."""
+        return self.starts[-1] if self.starts else ""
 
     def begin(self, plain: str, before: int, first: int, *, is_forced_trained: bool) -> int | None:
         """Where the turn begins whose first text is at `first`, and that of the message before it ends at `before`."""
-        if self.own:
-            forced = [] if is_forced_trained else _PIECES.findall(self.own[len(self.header) :])
-            for count in range(len(forced), -1, -1):
-                start = self.header + "".join(forced[:count])
-                place = plain.rfind(start, before, first)
-                if place >= 0 and start:
-                    return place + len(start)
+        for start in self.starts[-1:] if is_forced_trained else self.starts:
+            place = plain.rfind(start, before, first)
+            if place >= 0:
+                return place + len(start)
+        if self.starts or self.after is None or not plain.startswith(self.after, before):
             return None
-        if self.after is not None and plain.startswith(self.after, before) and before + len(self.after) <= first:
-            return before + len(self.after)
-        return None
+        begin = before + len(self.after)
+        return begin if begin <= first else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,44 +104,51 @@ class Turns:
         prompts: The generation prompt, by the role of the message before it.
         stops: What ends a turn: a control token, or several.
         has_stop: Whether a turn of plain text in the middle, and at the end, has one of them.
+        is_found: Whether a turn of plain text was found in a probe.
         is_stable: Whether the text of the first messages stays as it is when others follow.
     """
 
     prompts: dict[str, Prompt]
     stops: tuple[str, ...]
     has_stop: tuple[bool, bool]
+    is_found: bool
     is_stable: bool
-    _stop: re.Pattern[str] | None
+    _stop: re.Pattern[str]
 
     @classmethod
     def of(cls, template: Template, special_tokens: Sequence[str]) -> Turns:
         """Render the probes. Raises NoDateError."""
-        stops, has_stop = dict[str, None](), [False, False]
+        special = any_of(special_tokens) if special_tokens else _CONTROL
+        stops, has_stop, is_found = dict[str, None](), [False, False], False
         for is_last, is_call, gap, tail in _gaps(template):
-            stop = _stop(_special(special_tokens), gap, tail, is_call=is_call)
+            is_found |= not is_call
+            stop = _stop(special, gap, tail, is_call=is_call)
             if stop is None and not is_call:
                 stop = _stop(_CONTROL, gap, tail, is_call=False)
             if stop is not None:
                 stops[stop] = None
                 has_stop[is_last] |= not is_call
         prompts = dict(_prompts(template))
-        pattern = re.compile("|".join(map(re.escape, sorted(stops, key=len, reverse=True)))) if stops else None
-        return cls(prompts, tuple(stops), (has_stop[0], has_stop[1]), _is_stable(template), pattern)
+        return cls(prompts, tuple(stops), (has_stop[0], has_stop[1]), is_found, _is_stable(template), any_of(stops))
+
+    @property
+    def header(self) -> str:
+        """What a turn after a user's message begins with; empty if that is not known."""
+        return self.prompts["user"].header if "user" in self.prompts else ""
 
     def begin(self, plain: str, before: int, first: int, role: str, *, is_forced_trained: bool) -> int | None:
         """Where a turn begins that follows a message of a role; None if that cannot be told from the probes."""
-        usual = self.prompts.get("user")
-        prompt = self.prompts.get(role, usual)
+        prompt = self.prompts.get(role, self.prompts.get("user"))
         if prompt is None:
             return None
         begin = prompt.begin(plain, before, first, is_forced_trained=is_forced_trained)
-        if begin is not None and usual is not None and not prompt.own and plain.startswith(usual.header, begin):
-            begin += len(usual.header)  # a header that the template writes, and that is not in the prompt
+        if begin is not None and not prompt.starts and plain.startswith(self.header, begin):
+            begin += len(self.header)  # a header that the template writes, and that is not in the prompt
         return begin
 
     def end(self, plain: str, last: int, after: int) -> int:
         """Where a turn ends whose last text ends at `last`. The next message's text begins at `after`."""
-        match = self._stop.search(plain, last, after) if self._stop else None
+        match = self._stop.search(plain, last, after)
         is_last = after == len(plain)
         if match is not None:
             return len(plain.rstrip()) if is_last and self.is_end(plain[match.end() :]) else match.end()
@@ -139,12 +158,13 @@ class Turns:
 
     def is_end(self, text: str) -> bool:
         """Whether a text has nothing but stop tokens and white space."""
-        return not (self._stop.sub("", text) if self._stop else text).strip()
+        return not self._stop.sub("", text).strip()
 
 
-def _special(special_tokens: Sequence[str]) -> re.Pattern[str]:
-    texts = sorted(filter(None, special_tokens), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, texts))) if texts else _CONTROL
+def any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """A pattern for the longest of these texts, and for nothing if there is none."""
+    ordered = sorted(filter(None, texts), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, ordered)) if ordered else r"\b\B")
 
 
 def _gaps(template: Template) -> Iterator[tuple[bool, bool, str, str]]:
@@ -198,9 +218,7 @@ def _prompts(template: Template) -> Iterator[tuple[str, Prompt]]:
             continue
         _, text, found = asked
         own = text[len(plain[1]) :] if plain is not None and text.startswith(plain[1]) else ""
-        forced = _FORCED.search(own)
-        after = text[max(end for _, _, end in found) :] if found else None
-        yield str(messages[-1]["role"]), Prompt(own, own[: forced.start()] if forced else own, after)
+        yield str(messages[-1]["role"]), Prompt.of(own, text[max(end for _, _, end in found) :] if found else None)
 
 
 def _try(
