@@ -47,14 +47,17 @@ Mask = Literal["labels", "weights", "ignore"]
 Null = Literal["skip", "empty"]
 Packing = Literal["concat", "best-fit"]
 Shuffle = Literal["full", "window", "none"]
+Prefilled = Literal["mask", "train"]
 Special = Literal["text", "parse", "refuse"]
 Split = Literal["train", "val"]
 Tail = Literal["keep", "drop", "merge"]
 TemplateSpecial = Literal["parse", "text"]
+Turns = Literal["whole", "each"]
 TokenType = Literal["uint16", "int32", "uint32"]
 
 _text = partial(option, heading="Text and tokenizer")
 _columns = partial(option, heading="Columns")
+_chat = partial(option, heading="Conversations")
 _selection = partial(option, heading="Selection")
 _output = partial(option, heading="Output")
 _shards = partial(option, heading="Exports")
@@ -116,6 +119,12 @@ class JobOptions:
         of_store=True,
         can_be_off=True,
     )
+    messages: str | None = _columns(
+        "Column of lists of messages: conversations, rendered by the chat template of the model.",
+        metavar="NAME",
+        of_store=True,
+        can_be_off=True,
+    )
     separator: str | None = _columns(
         "Document separator in .txt files, such as '\\n\\n'.",
         metavar="TEXT",
@@ -138,10 +147,46 @@ class JobOptions:
         "A null in a column of the template: skip the row, or empty text.", unset="skip", of_store=True
     )
     special: Special | None = _columns(
-        "Special tokens that columns spell: text, the token, or a bad document.", unset="text", of_store=True
+        "Special tokens that columns spell: text, the token, or a bad document.",
+        unset="text; refuse with --messages",
+        of_store=True,
     )
     template_special: TemplateSpecial | None = _columns(
         "Special tokens that the template spells: the token, or text. Needed if it spells one.", of_store=True
+    )
+    tools: str | None = _chat(
+        "Column of the tools of a conversation: a list, or JSON text.", metavar="NAME", of_store=True, can_be_off=True
+    )
+    chat_template: StrPath | None = _chat(
+        "A file with the template, or the name of one of the model's.", metavar="FILE|NAME", unset="the model's"
+    )
+    chat_set: str | Sequence[str] = _chat(
+        "A variable of the template: enable_thinking=false, date=2026-11-18.",
+        default=(),
+        metavar="KEY=VALUE",
+        repeatable=True,
+    )
+    train: str | None = _chat(
+        "Which turns are trained on: assistant, last, all, or roles. A message with train or weight says it itself.",
+        metavar="ROLE,...",
+        unset="assistant",
+        of_store=True,
+    )
+    turns: Turns | None = _chat(
+        "A conversation is one document, or each turn of the assistant is one, with what is before it.",
+        unset="whole",
+        of_store=True,
+    )
+    prefilled: Prefilled | None = _chat(
+        "Tokens that the generation prompt forces, such as <think>: mask them, or train on them.",
+        unset="mask",
+        of_store=True,
+    )
+    roles: str | None = _chat(
+        "Other names of roles in the data: human=user,gpt=assistant.",
+        metavar="NAME=ROLE,...",
+        of_store=True,
+        can_be_off=True,
     )
     keep: str | Sequence[str] | None = _columns(
         "Columns of the sources to keep in the store, such as id,url.", metavar="NAMES", can_be_off=True

@@ -34,7 +34,7 @@ from tokenmill.pipeline.driving.complete import CompletionOptions, RunCompletion
 from tokenmill.pipeline.driving.context import make_companions
 from tokenmill.pipeline.driving.metrics import check_metrics
 from tokenmill.pipeline.driving.row_limits import RowLimits
-from tokenmill.pipeline.planning.like import OFF, StoreText, stored_rules, stored_vocabulary, with_store
+from tokenmill.pipeline.planning.like import OFF, StoreText, stored_chat, stored_rules, stored_vocabulary, with_store
 from tokenmill.pipeline.planning.open_run import hold_store, open_run
 from tokenmill.pipeline.planning.request import (
     BadDocumentPolicy,
@@ -88,7 +88,12 @@ class PrepareCall:
         val = given.val if self.formats else None
         require_split(None if val is None else str(val), splits_of(discovery.table))
         refuse_without_effect(
-            discovery, column=given.column, segments=given.segments, separator=given.separator, join=given.join
+            discovery,
+            column=given.column,
+            segments=given.segments,
+            messages=given.messages,
+            separator=given.separator,
+            join=given.join,
         )
         self.named.notes.extend([*self.store.notes, *discovery.notes, *discovery.ignored.notes()])
         self.named.notes.extend(one_document_notes(discovery, self.options.separator))
@@ -99,9 +104,9 @@ class PrepareCall:
     ) -> PrepareRequest:
         """What is to be done with one of the tokenizers. The store in `folder` may have its vocabulary."""
         vocabulary = self.store.vocabulary or (None if folder is None else stored_vocabulary(folder, tokenizer))
-        return make_request(
-            replace(self.options, tokenizer=tokenizer), discovery, vocabulary, self.named, self.store.deny
-        )
+        former = self.store.chat or (None if folder is None else stored_chat(folder))
+        options, store = replace(self.options, tokenizer=tokenizer), replace(self.store, chat=former)
+        return make_request(options, discovery, vocabulary, self.named, store)
 
     @property
     def worker_modules(self) -> tuple[str | tuple[str, ...], ...]:
@@ -128,7 +133,7 @@ def read_call(given: PrepareOptions) -> PrepareCall:
     )
     job_options(options)
     for name in formats:
-        choose_mask(find_format(name).SPEC, given.mask, has_mask=bool(options.segments))
+        choose_mask(find_format(name).SPEC, given.mask, has_mask=bool(options.segments or options.messages))
     sources = path_texts(given.sources)
     named = resolve_sources(sources, given.version, options.column, limited=given.limit_units is not None)
     return PrepareCall(
@@ -217,6 +222,11 @@ def _all_tokenizers(
         raise UsageError(
             "--template-special parse cannot be used with several tokenizers",
             "They have different special tokens. Prepare a store with each tokenizer, or use --special parse.",
+        )
+    if others and options.messages:
+        raise UsageError(
+            "--messages cannot be used with several tokenizers",
+            "Each model has a chat template of its own. Prepare a store with each tokenizer.",
         )
     has_limits = (options.min_tokens, options.max_tokens) != (None, None)
     if others and (has_limits or options.special == REFUSE):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -28,7 +29,7 @@ from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.sources import Discovery, Ignored
 from tokenmill.sources.named_datasets import ResolvedSources
 from tokenmill.storage import Folder, folder_at
-from tokenmill.store import layout
+from tokenmill.store import layout, quarantine
 from tokenmill.store.manifest import ControlTokens, trained_tokens
 from tokenmill.store.tables import manifest_totals
 from tokenmill.tokenization.objects import TokenizerObject
@@ -36,6 +37,9 @@ from tokenmill.tokenization.resolve import directory_name
 
 # A text file that is larger is rarely meant to be one document.
 LARGE_TEXT_BYTES = 1_000_000
+
+# How many reasons of rows in quarantine the result has.
+SHOWN_REASONS = 10
 
 # What a run that was stopped while it was frozen may have left, besides hidden files.
 FROZEN = (layout.PARTS, layout.KEPT, layout.DENY, layout.TOKENIZER, layout.SOURCES, layout.PLAN)
@@ -45,7 +49,8 @@ class PrepareResult(Readable, msgspec.Struct, frozen=True):
     """The result of a run. Counts are of the whole store; rates, deaths and memory are of this call.
 
     `end_token_text` is the spelling of the end token, if it is an added token. With several tokenizers it is the result
-    of the first one, and `others` are those of the others.
+    of the first one, and `others` are those of the others. `bad_details` are the most common reasons why conversations
+    are in quarantine, with the words of the template.
     """
 
     directory: str
@@ -77,6 +82,7 @@ class PrepareResult(Readable, msgspec.Struct, frozen=True):
     unread_row_groups: int = 0
     control_tokens: ControlTokens = ControlTokens(0, 0)
     trained_tokens: int | None = None
+    bad_details: dict[str, int] = {}
 
     def __fspath__(self) -> str:
         """The directory, so that functions that take its path take the result."""
@@ -135,7 +141,8 @@ class PrepareTarget:
         elif _is_never_separated(context.frozen, totals["documents"] + totals["skipped"]):
             _note(context, f"--separator {job.separator!r} divides no file: each file is one document", named.notes)
         trained = trained_tokens(manifest)
-        if trained is not None and trained in {0, totals["tokens"] - totals["documents"] * (job.begin is not None)}:
+        trainable = totals["tokens"] - totals["documents"] * (job.begin is not None)
+        if job.segments and trained in {0, trainable}:
             segments = f'no segment has text and "train": {"false" if trained else "true"}'
             _note(context, f"{'all' if trained else 'no'} tokens are trained on: {segments}", named.notes)
         unit_seconds = max(unit_seconds, 1e-9)
@@ -168,7 +175,14 @@ class PrepareTarget:
             unread_row_groups=events.unread_groups,
             control_tokens=ControlTokens.of(manifest),
             trained_tokens=trained,
+            bad_details=_bad_details(context) if job.messages and totals["quarantined"] else {},
         )
+
+
+def _bad_details(context: RunContext) -> dict[str, int]:
+    """The most common reasons of rows in quarantine, in detail."""
+    found = Counter(f"{bad.reason}: {bad.detail}" for bad in quarantine.read(context.folder, context.frozen.head))
+    return dict(found.most_common(SHOWN_REASONS))
 
 
 def store_folders(out: str, tokenizers: Sequence[StrPath | TokenizerObject]) -> list[Folder]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # A run of less text shows no speed: it would measure the start of the workers.
 MIN_MEASURED_BYTES = 100_000
+# How much of the reason of a row in quarantine is shown.
+SHOWN_DETAIL = 200
 
 
 @options.command(
@@ -98,3 +100,5 @@ def _skipped(result: PrepareResult) -> Iterable[output.Line]:
         counts = ", ".join(f"{rows:,} {reason}" for reason, rows in reasons.items())
         file = f"{result.directory}/{QUARANTINE_FILE}"
         yield "quarantine", f"{count(result.quarantined, 'document')}, listed in {file}: {counts}"
+        for detail, number_of_rows in result.bad_details.items():
+            yield "", f"{number_of_rows:,} {detail[:SHOWN_DETAIL]}"

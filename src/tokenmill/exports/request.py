@@ -116,7 +116,7 @@ def make_job(
     columns of the request, with their types.
     """
     options, spec = request.options, request.spec
-    mask = choose_mask(spec, options.mask, has_mask=any(member.run.job.segments for member in stores.members))
+    mask = choose_mask(spec, options.mask, has_mask=any(member.run.job.has_spans for member in stores.members))
     if mask and request.end == "prepended":
         raise UsageError("--eot-position prepended cannot be used with a mask", "The end token is a document's last.")
     taken = {request.columns, *request.with_columns}.intersection(spec.masks.get(mask, ()))

@@ -12,6 +12,7 @@ import pyarrow as pa
 from tokenmill import storage
 from tokenmill.errors import SourceError
 from tokenmill.sources import arrow, csv_files, jsonl, parquet, text
+from tokenmill.sources.conversations import without_wrong
 from tokenmill.sources.delimited import compression_ratio as compression_ratio
 from tokenmill.sources.discovery import Discovery as Discovery
 from tokenmill.sources.discovery import StoreGuard as StoreGuard
@@ -64,6 +65,7 @@ def read_documents(file: SourceFile, file_slice: Slice, options: ReadOptions) ->
         read = read_selected(kind, file, file_slice, options) if options.where else kind.read(file, file_slice, options)
         for documents in read:
             texts = with_spans(file, documents, options) if options.segments else documents
+            texts = without_wrong(file, documents, options) if options.messages else texts
             yield refuse_spelled(file, texts, options)
 
 

@@ -17,6 +17,7 @@ NOT_UTF8 = "not valid UTF-8"
 NOT_AN_OBJECT = "not a JSON object"
 NOT_TEXT = "not text"
 NOT_SEGMENTS = "not segments"
+NOT_MESSAGES = "not messages"
 TOO_LONG = "too long"
 SPELLS = "spells a control token"
 
@@ -38,6 +39,10 @@ _MESSAGES = {
         "the segments of a document are not valid",
         'Each row has a list of {"text": "...", "train": true or false}, or null. Repair or remove the row.',
     ),
+    NOT_MESSAGES: (
+        "the messages of a document are not valid",
+        "Each row has a list of objects, JSON text of such a list, or null. Repair or remove the row.",
+    ),
     TOO_LONG: ("a document is too long", "Use a larger --max-document-bytes and a new --out, or split the document."),
     SPELLS: (
         "a document spells a control token",
@@ -45,6 +50,11 @@ _MESSAGES = {
     ),
 }
 READER_REASONS = frozenset(_MESSAGES)
+# The same of a conversation that is read, and cannot be rendered.
+_NOT_RENDERED = (
+    "a conversation cannot be rendered",
+    "Repair or remove the row, or leave such rows out: --on-bad quarantine.",
+)
 
 
 def bad_row(row: int, reason: str, detail: str, raw: bytes | bytearray) -> BadRow:
@@ -87,7 +97,7 @@ def split_valid(
 
     `raw` returns the bytes of the row at an index, if they differ from the bytes of its text.
     """
-    documents = replace(unchecked, bad=raise_or_keep(file, unchecked.bad, options))
+    documents = replace(unchecked, bad=raise_or_keep(file, unchecked.bad, options.on_bad))
     try:
         documents.text.validate(full=True)
     except pa.ArrowInvalid:
@@ -113,10 +123,10 @@ def without_long(file: SourceFile, documents: Documents, options: ReadOptions) -
     return without_rows(file, documents, is_long, bad, options)
 
 
-def raise_or_keep(file: SourceFile, bad: Iterable[BadRow], options: ReadOptions) -> tuple[BadRow, ...]:
+def raise_or_keep(file: SourceFile, bad: Iterable[BadRow], on_bad: str) -> tuple[BadRow, ...]:
     """The bad rows in order. Raises BadDocument for the first one if `on_bad` is "fail"."""
     ordered = tuple(sorted(bad, key=lambda row: row.row))
-    if ordered and options.on_bad == "fail":
+    if ordered and on_bad == "fail":
         raise bad_document(file, ordered[0])
     return ordered
 
@@ -124,7 +134,7 @@ def raise_or_keep(file: SourceFile, bad: Iterable[BadRow], options: ReadOptions)
 def bad_document(file: SourceFile, bad: BadRow) -> BadDocument:
     """The error to raise for a bad row."""
     measure = "row" if file.kind in ROW_KINDS else "byte"
-    headline, advice = _MESSAGES[bad.reason]
+    headline, advice = _MESSAGES.get(bad.reason, _NOT_RENDERED)
     return BadDocument(
         headline,
         f"file         {file.path}",
@@ -168,7 +178,7 @@ def without_rows(
     options: ReadOptions,
 ) -> Documents:
     """The documents without some that are bad, which are added to the bad rows."""
-    bad = raise_or_keep(file, (*documents.bad, *new_bad), options)
+    bad = raise_or_keep(file, (*documents.bad, *new_bad), options.on_bad)
     return replace(documents.filter(~is_bad), bad=bad)
 
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from tokenmill.errors import SourceError
 from tokenmill.humanize import did_you_mean
 from tokenmill.sources.bad_rows import split_valid, without_long
+from tokenmill.sources.conversations import join_columns
 from tokenmill.sources.documents import Columns, Documents, Int64Array, ReadOptions, SourceFile, as_text
 from tokenmill.sources.missing_column import OTHER_COLUMN, NoColumn
 from tokenmill.sources.plain_values import as_plain
@@ -47,6 +48,17 @@ class ColumnPath:
         column = self._column(batch)
         return strings_at(column, self.steps, join) if pa.types.is_nested(column.type) else column
 
+    @property
+    def leaves(self) -> range:
+        """The leaves of all values below the path."""
+        return range(self.leaf, self.leaf + _leaves(self.kind))
+
+    def nested(self, batch: pa.RecordBatch) -> pa.Array:
+        """The value of each row, whatever its type is."""
+        column = functools.reduce(pc.struct_field, self.steps, self._column(batch))
+        column.validate()
+        return column
+
     def lists(self, batch: pa.RecordBatch) -> pa.Array:
         """The list of structs of each row, with the fields that are read."""
         column = functools.reduce(pc.struct_field, self.steps[:-1], self._column(batch))
@@ -76,6 +88,9 @@ def read_text(
     if options.segments:
         yield from (join_segments(paths[0].lists(batch)) for batch in batches)
         return
+    if options.messages:
+        yield from (join_columns([path.nested(batch) for path in paths]) for batch in batches)
+        return
     for batch in batches:
         texts = [path.text(batch, join_of(options)) for path in paths]
         if not template.is_plain:
@@ -86,7 +101,7 @@ def read_text(
 
 def refuse_conversations(file: SourceFile, paths: Sequence[ColumnPath], options: ReadOptions) -> None:
     """Raise UsageError if a path goes through messages, unless the user asks for their texts to be joined."""
-    for path in paths if options.join is None and not options.segments else ():
+    for path in paths if options.join is None and not options.segments and not options.messages else ():
         if path.is_conversation:
             refuse_conversation(file.path, ".".join([path.name, *path.steps]))
 
@@ -122,8 +137,22 @@ def segment_field(file: SourceFile, schema: pa.Schema, name: str) -> ColumnPath:
     return path
 
 
+def message_column(file: SourceFile, schema: pa.Schema, name: str) -> ColumnPath:
+    """A column of messages or of tools. Raises an error that lists the columns if it cannot hold them."""
+    path = _column_path(file, schema, name)
+    kind = path.kind
+    tests = (pa.types.is_struct, pa.types.is_map, pa.types.is_null)
+    is_right = is_text(kind) or (is_list(kind) and any(test(kind.value_type) for test in tests))
+    if not is_right or _is_in_list(schema, path):
+        found = f"the column {name!r} is {_short_name(kind)}, not a list of objects for each row"
+        raise _column_error(file, schema, found)
+    return path
+
+
 def finder(options: ReadOptions) -> FindColumn:
     """The function that finds the columns of the text."""
+    if options.messages:
+        return message_column
     return segment_field if options.segments else text_column
 
 
@@ -133,13 +162,20 @@ def plain_column(file: SourceFile, schema: pa.Schema, name: str) -> ColumnPath:
     if pa.types.is_nested(path.kind):
         what = f"the column {name!r} is nested ({_short_name(path.kind)}), and its values cannot be kept or compared"
         raise _column_error(file, schema, what)
+    if _is_in_list(schema, path):
+        what = f"the path {name!r} goes through a list, and its values cannot be kept or compared"
+        raise _column_error(file, schema, what)
+    return path
+
+
+def _is_in_list(schema: pa.Schema, path: ColumnPath) -> bool:
+    """Whether a path goes through a list."""
     kind = schema.field(path.column).type
     for step in path.steps:
         if not pa.types.is_struct(kind):
-            what = f"the path {name!r} goes through a list, and its values cannot be kept or compared"
-            raise _column_error(file, schema, what)
+            return True
         kind = kind.field(step).type
-    return path
+    return False
 
 
 def _fields(name: str, kind: pa.DataType) -> str:

@@ -72,6 +72,9 @@ class ReadOptions(msgspec.Struct, frozen=True):
     refused: tuple[str, ...] = ()
     # The column holds lists of segments, each with its text and whether it is trained on (see `segments`).
     segments: bool = False
+    # The column holds lists of messages, and `tools` those of tools if it is given (see `conversations`).
+    messages: bool = False
+    tools: str = ""
     # The row groups of a Parquet slice that are read, counted from its first one. None stands for all of them.
     groups: tuple[int, ...] | None = None
 

@@ -18,7 +18,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenmill.sources.bad_rows import NOT_AN_OBJECT, NOT_SEGMENTS, NOT_TEXT, bad_row, split_valid
+from tokenmill.sources.bad_rows import (
+    NOT_AN_OBJECT,
+    NOT_MESSAGES,
+    NOT_SEGMENTS,
+    NOT_TEXT,
+    NOT_UTF8,
+    bad_row,
+    split_valid,
+)
+from tokenmill.sources.conversations import NotMessagesError, conversation, parse
 from tokenmill.sources.delimited import (
     BYTE_ORDER_MARK,
     LINE_END,
@@ -114,7 +123,8 @@ def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Document
     text = _parse_block(lines, options)
     if text is None:
         text, bad = _parse_lines(lines, options, is_strict=has_values(file))
-    missing = _missing(lines, np.flatnonzero(text.is_null()), template_of(options).names)
+    names = template_of(options).names[: 1 if options.messages else None]
+    missing = _missing(lines, np.flatnonzero(text.is_null()), names)
     found = Documents(as_text(text), lines.rows, (*block.bad, *bad), missing=missing)
     return split_valid(file, found, options, lines.raw)
 
@@ -150,6 +160,8 @@ def _without_byte_order_mark(block: Block) -> Block:
 def _parse_block(lines: BlockLines, options: ReadOptions) -> pa.LargeStringArray | None:
     """The text of all lines, or None if pyarrow refuses a line or does not find one object in each."""
     template = template_of(options)
+    if options.messages:
+        return None
     if options.segments:
         return _parse_segments(lines, options.column)
     types: dict[str, pa.DataType] | None = dict.fromkeys(template.names, pa.large_string())
@@ -205,7 +217,8 @@ def _parse_lines(
     If `is_strict`, a line that is not JSON raises: in an array, a missing brace makes one value of many objects.
     """
     template = template_of(options)
-    columns: list[list[bytes | None]] = [[] for _ in (template.names[:1] if options.segments else template.names)]
+    is_one = options.segments or options.messages  # what several names give is one text already
+    columns: list[list[bytes | None]] = [[] for _ in template.names[: 1 if is_one else None]]
     bad: list[BadRow] = []
     bad_indices = []
     for index, line in enumerate(lines):
@@ -223,7 +236,7 @@ def _parse_lines(
                 column.append(value)
     lines.remove(bad_indices)
     texts = [as_text(pa.array(column, pa.large_binary())) for column in columns]
-    return texts[0] if options.segments else template.fill(texts, options.null), bad
+    return texts[0] if is_one else template.fill(texts, options.null), bad
 
 
 class _BadLineError(Exception):
@@ -241,6 +254,8 @@ class _NotJsonError(_BadLineError):
 
 def _values(line: bytearray, options: ReadOptions) -> list[bytes | None]:
     """The text of each column of the template in a line, as UTF-8. It is not valid where the line is not."""
+    if options.messages:
+        return [_conversation(line, options)]
     try:
         record = load(line, float, "surrogateescape")
     except ValueError as error:
@@ -278,6 +293,21 @@ def _segments(value: Any, encode: Callable[[str], bytes]) -> bytes | None:
     if value is not None and document is None:
         raise _BadLineError(NOT_SEGMENTS, f"the value is {_shown(value)}")
     return document
+
+
+def _conversation(line: bytearray, options: ReadOptions) -> bytes | None:
+    try:
+        record = parse(line)
+    except UnicodeDecodeError as error:
+        raise _BadLineError(NOT_UTF8, f"byte {error.start} of the line: {error.reason}") from error
+    except ValueError as error:
+        raise _NotJsonError(NOT_AN_OBJECT, f"{error}; found {_excerpt(line)}") from error
+    if not isinstance(record, dict):
+        raise _BadLineError(NOT_AN_OBJECT, f"found {_excerpt(line)}")
+    try:
+        return conversation(*(value_at(record, name, options) for name in template_of(options).names))
+    except NotMessagesError as error:
+        raise _BadLineError(NOT_MESSAGES, str(error)) from error
 
 
 def _shown(value: Any) -> str:

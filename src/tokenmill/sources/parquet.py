@@ -7,6 +7,7 @@ cannot decrypt, because that crashes the process.
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -61,6 +62,11 @@ class Footer:
     rows: Int64Array
     column_bytes: Int64Array
 
+    @property
+    def leaves(self) -> list[int]:
+        """The columns of the file that hold the values, in its order."""
+        return sorted({leaf for path in self.paths for leaf in path.leaves})
+
     def row_range(self, groups: range) -> range:
         """The rows of consecutive row groups."""
         first = int(self.rows[: groups.start].sum())
@@ -68,11 +74,7 @@ class Footer:
 
     def spans(self, groups: range, file_bytes: int) -> list[Span]:
         """The byte ranges of the columns' pages in row groups. Raises EOFError if one is outside of the file."""
-        return [
-            _page_span(self.metadata, group, leaf, file_bytes)
-            for leaf in sorted({path.leaf for path in self.paths})
-            for group in groups
-        ]
+        return [_page_span(self.metadata, group, leaf, file_bytes) for leaf in self.leaves for group in groups]
 
 
 @functools.lru_cache(maxsize=KEPT_FOOTERS)
@@ -83,11 +85,12 @@ def read_footer(file: SourceFile, names: tuple[str, ...], find: FindColumn = tex
     schema = metadata.schema.to_arrow_schema()
     paths = tuple(find(file, schema, name) for name in names)
     if has_encrypted:
-        for path in paths:  # before the metadata of a column is read
-            _refuse_encrypted_column(file, metadata.schema.column(path.leaf).path)
+        for leaf in itertools.chain(*(path.leaves for path in paths)):  # before the metadata of a column is read
+            _refuse_encrypted_column(file, metadata.schema.column(leaf).path)
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
     rows = checked_counts("rows of each row group", [group.num_rows for group in groups])
-    sizes = [sum(group.column(path.leaf).total_uncompressed_size for path in paths) for group in groups]
+    leaves = [leaf for path in paths for leaf in path.leaves]
+    sizes = [sum(group.column(leaf).total_uncompressed_size for leaf in leaves) for group in groups]
     column_bytes = checked_counts("sizes of its column chunks", sizes)
     if rows.sum() != metadata.num_rows:
         raise EOFError(f"its row groups have {rows.sum():,} rows, and its footer says {metadata.num_rows:,}")
@@ -219,7 +222,6 @@ def read_columns(
 def _batches(
     file: SourceFile, footer: Footer, groups: range, batch_rows: int = MAX_ROWS_PER_BATCH
 ) -> Iterator[pa.RecordBatch]:
-    leaves = sorted({path.leaf for path in footer.paths})
     with storage.open_input(file.info, _merge_spans(footer.spans(groups, file.size)), keep=True) as stream:
         reader = pq.ParquetFile(
             stream,
@@ -231,7 +233,7 @@ def _batches(
         yield from reader.iter_batches(
             batch_size=batch_rows,
             row_groups=list(groups),
-            columns=[footer.metadata.schema.column(leaf).path for leaf in leaves],
+            columns=[footer.metadata.schema.column(leaf).path for leaf in footer.leaves],
             use_threads=False,
         )
 

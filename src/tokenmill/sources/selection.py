@@ -61,7 +61,7 @@ def read_selected(kind: SourceKind, file: SourceFile, file_slice: Slice, options
         bad = tuple(row for row in documents.bad if not np.isin(np.uint64(row.row), selection.excluded))
         kept = ~np.isin(documents.rows, selection.excluded)
         selected = documents if kept.all() else documents.filter(kept)
-        yield replace(selected, bad=raise_or_keep(file, bad, options))
+        yield replace(selected, bad=raise_or_keep(file, bad, options.on_bad))
 
 
 def _select(kind: SourceKind, file: SourceFile, file_slice: Slice, options: ReadOptions) -> _Selection:

@@ -32,7 +32,7 @@ from tokenmill.sources.text_columns import template_of
 
 def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     """Byte ranges. A range owns the documents that start in it; a file that is one document is one range."""
-    if options.template:
+    if options.template or options.segments or options.messages:
         require_columns(file, template_of(options).names)
     return split_bytes(file, unit_bytes) if options.separator else one_slice(file)
 

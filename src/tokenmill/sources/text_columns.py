@@ -67,7 +67,10 @@ class NotAnObject:
 
 @functools.lru_cache(maxsize=8)
 def template_of(options: ReadOptions) -> Template:
-    """How the text of a document is made. Of segments, the names are those of both of their fields."""
+    """How the text of a document is made. Of segments and messages, the names are those of all that is read."""
+    if options.messages:
+        names = tuple(filter(None, (options.column, options.tools)))
+        return Template(names, ("",) * (1 + len(names)))
     if options.segments:
         return Template((f"{options.column}.text", f"{options.column}.train"), ("", "", ""))
     return parse_template(options.template) if options.template else Template((options.column,), ("", ""))
@@ -76,10 +79,9 @@ def template_of(options: ReadOptions) -> Template:
 def refuse_conversation(path: str, name: str) -> NoReturn:
     """Raise UsageError: joined messages would lose who says what."""
     raise UsageError(
-        f"the column {name!r} holds messages with roles, and conversations are not supported yet",
+        f"the column {name!r} holds messages with roles",
         f"file         {path}",
-        "Turn each conversation into one text first, for example with tokenizer.apply_chat_template.",
-        "To train on some messages only, make a list of {text, train} of each conversation: --segments NAME.",
+        f"Render them with the chat template of the model: --messages {name.rpartition('.')[0] or name}",
         "Or join the texts of all messages, without their roles: --join '\\n'.",
     )
 
@@ -104,7 +106,7 @@ def join_of(options: ReadOptions) -> str:
 
 def joins_lists(options: ReadOptions) -> bool:
     """Whether a list in JSON Lines is text. In a plain column only if `join` is given: it was a bad row before."""
-    is_path = "." in options.column and not options.segments
+    is_path = "." in options.column and not options.segments and not options.messages
     return options.join is not None or bool(options.template) or is_path
 
 

@@ -12,13 +12,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.chat.spec import EACH, Chat
 from tokenmill.errors import USAGE, StoreError, UsageError
 from tokenmill.humanize import count
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.text_columns import SKIP, parse_template, template_of
 from tokenmill.sources.where import parse_where
 from tokenmill.storage import Folder, read_existing
-from tokenmill.storage.digest import differences, digest_of
+from tokenmill.storage.digest import differences, digest_of, hash_of
 from tokenmill.storage.local.listing import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store.layout import MAX_JSON_BYTES, RUN, TOKENIZER, damaged, errors_of, refuse_other_format
@@ -75,9 +76,25 @@ class Job(msgspec.Struct, frozen=True):
     segments: str = ""
     """The column of lists of segments, of which a document is made; empty without one."""
 
+    messages: str = ""
+    tools: str = ""
+    """The columns of messages and of tools, which `chat` renders; empty without them."""
+
+    chat: Chat | None = None
+
     min_tokens: int | None = None
     max_tokens: int | None = None
     """Documents with fewer or more tokens are left out."""
+
+    @property
+    def has_spans(self) -> bool:
+        """Whether only some tokens of the documents are trained on."""
+        return bool(self.segments or self.messages)
+
+    @property
+    def splits_rows(self) -> bool:
+        """Whether a row may be several documents."""
+        return self.chat is not None and self.chat.turns == EACH
 
     @property
     def limits_tokens(self) -> bool:
@@ -105,10 +122,14 @@ class Job(msgspec.Struct, frozen=True):
             template = str(
                 replace(parts, literals=tuple(marked(self.tokenizer, part, marks) for part in parts.literals))
             )
-        refused = (*marks.values(), *(control_tokens(self.tokenizer) if self.special == REFUSE else ()))
+        # What a tokenizer does not call special is a token in the text of a conversation for its reference, too.
+        control = filter(None, self.tokenizer.special_tokens) if self.messages else control_tokens(self.tokenizer)
+        refused = (*marks.values(), *(control if self.special == REFUSE else ()))
         return ReadOptions(
-            column=self.segments or self.column,
+            column=self.messages or self.segments or self.column,
             segments=bool(self.segments),
+            messages=bool(self.messages),
+            tools=self.tools,
             separator=self.separator,
             where=self.where,
             join=self.join,
@@ -122,7 +143,8 @@ class Job(msgspec.Struct, frozen=True):
     def encoder(self) -> TokenizerSpec:
         """The tokenizer, with what becomes of special tokens that documents spell."""
         ids = {mark: self.tokenizer.special_tokens[token] for token, mark in self._marks.items()}
-        return msgspec.structs.replace(self.tokenizer, parse_special=self.special == PARSE, marks=ids)
+        is_parsed = self.special == PARSE or bool(self.messages)
+        return msgspec.structs.replace(self.tokenizer, parse_special=is_parsed, marks=ids)
 
     @property
     def _marks(self) -> dict[str, str]:
@@ -144,6 +166,9 @@ class Job(msgspec.Struct, frozen=True):
             "--deny": self.deny and f"blake3 {self.deny}",
             "--where": self.where,
             "--segments": self.segments,
+            "--messages": self.messages,
+            "--tools": self.tools,
+            **({} if self.chat is None else _chat_identity(self.chat)),
             "--join": "" if self.join is None else repr(self.join),
             "--template": self.template and repr(self.template),
             "--null": "" if self.null == SKIP else self.null,
@@ -172,6 +197,18 @@ class Job(msgspec.Struct, frozen=True):
     def differences(self, now: Job) -> list[tuple[str, str, str]]:
         """The choices that differ: (name, value in this job, value in the other)."""
         return differences(self.identity(), now.identity())
+
+
+def _chat_identity(chat: Chat) -> dict[str, str]:
+    constants, roles = (msgspec.json.encode(values, order="sorted").decode() for values in (chat.constants, chat.roles))
+    return {
+        "--chat-template": f"blake3 {hash_of(chat.template.encode())}",
+        "--chat-set": constants,
+        "--train": ",".join(chat.train),
+        "--turns": chat.turns,
+        "--prefilled": chat.prefilled,
+        "--roles": roles if chat.roles else "",
+    }
 
 
 def _token(token: int | None) -> str:
@@ -322,6 +359,8 @@ def _check_options(job: Job) -> None:
         raise MalformedDataError(error.headline) from error
     if job.special not in (TEXT, PARSE, REFUSE) or job.template_special not in (None, TEXT, PARSE):
         raise MalformedDataError("its special or template_special is unknown")
+    if bool(job.messages) != (job.chat is not None):
+        raise MalformedDataError("it has messages without a chat template, or the other way round")
     if len(set(job.keep)) < len(job.keep) or not all(job.keep):
         raise MalformedDataError("a kept column has no name, or is listed twice")
 

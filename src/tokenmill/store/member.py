@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenmill.chat.rendering import text_renderer
 from tokenmill.errors import SourceError
 from tokenmill.sources import file_at, read_documents, split_file
 from tokenmill.sources.documents import ReadOptions, Slice, SourceFile
@@ -187,8 +188,8 @@ class Member:
 WHOLE_FILE_BYTES = 1 << 62
 
 
-def read_source_text(member: Member, unit: int, source: int, row: int) -> str:
-    """The text of a row of a source of this store. Reads the slice of the unit up to the row.
+def read_source_text(member: Member, unit: int, source: int, row: int, number: int = 0) -> str:
+    """The text of a row of a source of this store, or of one of its documents. Reads the slice of the unit up to it.
 
     Raises SourceError if the source is gone, has changed, or has no such document.
     """
@@ -199,7 +200,8 @@ def read_source_text(member: Member, unit: int, source: int, row: int) -> str:
     for documents in read_documents(file, file_slice, options) if file_slice is not None else ():
         index = int(np.searchsorted(documents.rows, np.uint64(row)))
         if index < len(documents.rows) and int(documents.rows[index]) == row:
-            return str(documents.text[index].as_py())
+            text = str(documents.text[index].as_py())
+            return text if job.chat is None else text_renderer(job.chat)(text)[number].text
     raise SourceError(
         "a document is not in its source any more", f"file         {file.path}", f"found at     {place(file.kind, row)}"
     )

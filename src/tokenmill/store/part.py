@@ -85,7 +85,8 @@ class PartSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     checks. `kept` is the hash of the kept columns, `erased` are the documents whose tokens were replaced by end tokens,
     `erased_rows` is the number of rows in quarantine whose text was erased, `spelled` the number of searched documents
     that spell a control token (see `ControlTokens`). `trained` is the number of tokens that are trained on, erased
-    ones included; None if all are.
+    ones included; None if all are. `rows` is the number of rows that the documents are from; None if each is from its
+    own.
 
     Defaults are not written, so a field that a later version adds leaves the bytes of other parts as they are. Each is
     empty, zero or None: `msgspec` recognizes other defaults by identity.
@@ -106,6 +107,7 @@ class PartSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     erased_rows: int = 0
     spelled: int = 0
     trained: int | None = None
+    rows: int | None = None
 
     @property
     def file(self) -> str:
@@ -116,6 +118,11 @@ class PartSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     def skipped_rows(self) -> int:
         """The number of rows of the unit that are not in the part."""
         return sum(skipped.rows for skipped in self.skipped) if self.skipped else 0
+
+    @property
+    def source_rows(self) -> int:
+        """The number of rows of the unit, skipped ones included."""
+        return (self.documents if self.rows is None else self.rows) + self.skipped_rows
 
     @property
     def quarantined_rows(self) -> int:
@@ -137,6 +144,12 @@ class PartContent(Readable):
     row: npt.NDArray[np.uint64]
     erased: npt.NDArray[np.int64] | None = None
     train: Spans | None = None
+
+    @property
+    def row_count(self) -> int:
+        """How many rows the documents are from."""
+        is_other = (np.diff(self.row) != 0) | (np.diff(self.source) != 0)
+        return int(np.count_nonzero(is_other)) + min(1, len(self.row))
 
     def document(self, position: int) -> TokenArray:
         """The tokens of one document."""

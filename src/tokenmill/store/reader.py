@@ -235,7 +235,10 @@ class Store:
             raise StoreError(f"document {position:,} was erased", f"request      {request}")
         source = int(content.source[index]) - member.first_source
         settings, unit = storage_settings.current().over(self._settings), part - member.first_part
-        return storage_settings.run(settings, read_source_text, member, unit, source, int(content.row[index]))
+        row = int(content.row[index])
+        is_of_row = (content.row[:index] == content.row[index]) & (content.source[:index] == content.source[index])
+        number = int(is_of_row.sum()) if self.job.splits_rows else 0
+        return storage_settings.run(settings, read_source_text, member, unit, source, row, number)
 
     def line(self, position: int) -> int | None:
         """The number of the line, from 1, of document number `position` in a JSON Lines file.

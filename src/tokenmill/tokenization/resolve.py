@@ -35,7 +35,7 @@ def resolve(tokenizer: Any) -> Vocabulary:
         if model is not None:
             return hub_models.from_hub(model)
     if os.path.isdir(path):
-        return vocabulary_of(_local_files(path, os.path.basename(os.path.abspath(path))))
+        return vocabulary_of(local_files(path, os.path.basename(os.path.abspath(path))))
     if hub_models.is_local(name) or path.endswith((".json", ".model")):
         return _from_file(path)
     return _from_encoding(name)
@@ -96,7 +96,9 @@ def _path_and_scheme(name: str) -> tuple[str, str | None]:
     return os.path.expanduser(f"{path}.tiktoken" if mark else name), scheme or None
 
 
-def _local_files(directory: str, name: str) -> ModelFiles:
+def local_files(directory: str, name: str) -> ModelFiles:
+    """The files of a model in a directory."""
+
     def read(file: str) -> bytes | None:
         path = os.path.join(directory, file)
         return read_bytes(path) if os.path.exists(path) else None
@@ -113,7 +115,7 @@ def _from_file(path: str) -> Vocabulary:
     if not os.path.exists(path):
         read_bytes(path)  # raises
     directory, file = os.path.split(path)
-    return vocabulary_of(_local_files(directory, _display_name(path)), file)
+    return vocabulary_of(local_files(directory, _display_name(path)), file)
 
 
 def _from_encoding(name: str) -> Vocabulary:

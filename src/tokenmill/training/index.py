@@ -99,7 +99,7 @@ class Stream:
     @property
     def has_spans(self) -> bool:
         """Whether only some tokens of the documents are trained on."""
-        return bool(self.store.job.segments)
+        return self.store.job.has_spans
 
     @property
     def is_remote(self) -> bool:

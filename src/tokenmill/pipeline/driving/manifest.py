@@ -49,6 +49,7 @@ class ManifestBuilder:
         self._tables: list[pa.Table] = []
         self._rows: list[tuple[int | str | None, ...]] = []
         self._reasons: dict[int, Counter[str]] = {}
+        self._further: dict[int, int] = {}  # of each unit, the documents that are not the first ones of their rows
         self.skipped_reasons: Counter[str] = Counter()  # how many rows are skipped, for each reason
 
     def missing(self) -> npt.NDArray[np.int64]:
@@ -66,6 +67,7 @@ class ManifestBuilder:
         self._collected[unit] = True
         self._note_reasons(summary.unit, _reasons(summary))
         self._count(summary.documents, summary.skipped_rows, summary.quarantined_rows)
+        self._note_further(summary)
         self._rows.append(manifest_row(summary))
         if len(self._rows) >= ROWS_PER_TABLE:
             self._pack()
@@ -107,7 +109,7 @@ class ManifestBuilder:
     def add_from_summaries(self) -> None:
         """Add what ranks have published of their parts, where the log records the same part for the unit."""
         summaries = list(read_summaries(self._folder, self._run))
-        if not summaries:
+        if not summaries or self._run.job.splits_rows:  # they do not have the number of rows
             return
         rows = pa.concat_tables(summaries)
         rows = rows.filter(pc.less(pc.cast(rows["unit"], pa.uint64()), self._run.units))
@@ -141,6 +143,7 @@ class ManifestBuilder:
         is_gone = np.isin(table["unit"].to_numpy(), units)
         self._count(*(-int(table[name].to_numpy()[is_gone].sum()) for name in COUNTS))
         self._tables = [table.filter(pa.array(~is_gone))]
+        self.rows += sum(self._further.pop(unit, 0) for unit in units)
         self._collected[units] = False
         for unit in units:
             self.skipped_reasons.subtract(self._reasons.pop(unit, {}))
@@ -149,11 +152,20 @@ class ManifestBuilder:
         """Use an existing manifest in place of all that was collected."""
         documents, skipped, self.quarantined = (int(np.sum(manifest[name].to_numpy())) for name in COUNTS)
         self.rows = documents + skipped
-        self._reasons, self.skipped_reasons = {}, Counter()
-        units = np.flatnonzero(manifest["skipped"].to_numpy() > 0).tolist()
+        self._reasons, self._further, self.skipped_reasons = {}, {}, Counter()
+        needed = (manifest["skipped"].to_numpy() > 0) | self._run.job.splits_rows
+        units = np.flatnonzero(needed).tolist()
         for summary in prefetch_map(self._folder, partial(read_summary, self._folder, head=self._head), units):
             self._note_reasons(summary.unit, _reasons(summary))
+            self._note_further(summary)
         self._collected[:] = True
+
+    def trained(self, *, has_begin: bool) -> tuple[int, int]:
+        """How many tokens of the collected parts are trained on, and how many could be: no begin token is."""
+        self._pack()
+        table = pa.concat_tables(self._tables)
+        trained, tokens, documents = (pc.sum(table[name]).as_py() or 0 for name in ("trained", "tokens", "documents"))
+        return trained, tokens - documents * has_begin
 
     def publish(self, sizes: npt.NDArray[np.int64]) -> pa.Table:
         """Publish the manifest, with the sizes of the part files: from now on the store is complete."""
@@ -182,6 +194,12 @@ class ManifestBuilder:
         if reasons:
             self._reasons[unit] = reasons
             self.skipped_reasons.update(reasons)
+
+    def _note_further(self, summary: PartSummary) -> None:
+        further = summary.documents + summary.skipped_rows - summary.source_rows
+        if further:
+            self._further[summary.unit] = further
+            self.rows -= further
 
     def _count(self, documents: int, skipped: int, quarantined: int) -> None:
         self.rows += documents + skipped

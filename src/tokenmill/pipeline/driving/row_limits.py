@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
+from tokenmill.chat.spec import ALL
 from tokenmill.errors import RunFailed
 from tokenmill.pipeline.driving.context import RunContext
 from tokenmill.pipeline.driving.isolation import Isolation
 from tokenmill.pipeline.driving.manifest import ManifestBuilder
 from tokenmill.pipeline.driving.schedule import CommittedUnits
 from tokenmill.pipeline.planning.freeze import FrozenRun
-from tokenmill.pipeline.unit.messages import RowCounts, no_column, too_many_bad, too_many_skipped
+from tokenmill.pipeline.unit.messages import RowCounts, no_column, one_mask, too_many_bad, too_many_skipped
 from tokenmill.sources import file_at
 from tokenmill.sources.line_numbers import row_place
 from tokenmill.storage import Folder
@@ -55,6 +56,7 @@ class RowLimits:
             raise self.too_many_bad(folder, frozen, manifest.bad_reasons(), rows)
         if self._has_too_many_skipped(without_text(manifest), rows):
             raise self.too_many_skipped(folder, frozen, manifest, rows)
+        _refuse_one_mask(folder, frozen, manifest)
 
     def _has_too_many_skipped(self, skipped: int, rows: int) -> bool:
         """Whether rows without text are too many. A few are not, unless they are most of a small corpus."""
@@ -75,6 +77,16 @@ class RowLimits:
         reasons = Counter({reason: manifest.skipped_reasons[reason] for reason in WITHOUT_TEXT})
         counts = RowCounts(+reasons, rows, frozen.run.job.text_columns, so_far)
         return too_many_skipped(counts, self.max_skipped, _first_rows(folder, frozen, manifest))
+
+
+def _refuse_one_mask(folder: Folder, frozen: FrozenRun, manifest: ManifestBuilder) -> None:
+    """Raise RunFailed if all tokens of conversations are trained on, and that was not asked for, or none is."""
+    job = frozen.run.job
+    if job.chat is None:
+        return
+    trained, tokens = manifest.trained(has_begin=job.begin is not None)
+    if tokens and (not trained or (trained == tokens and job.chat.train != (ALL,))):
+        raise one_mask(folder, job.chat, is_all=bool(trained))
 
 
 def without_text(manifest: ManifestBuilder) -> int:

@@ -1,7 +1,8 @@
 """`--dedup exact`: find the rows whose text is equal to that of an earlier row, before the run is frozen.
 
 Workers read the text of each unit and hash it (XXH3, 128 bits). The rows that `--where` and `--deny` exclude are no
-documents, so they have no duplicates. The process of the caller sorts the hashes, with up to 60 bytes a document.
+documents, so they have no duplicates. Conversations are compared before they are rendered. The process of the caller
+sorts the hashes, with up to 60 bytes a document.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tokenmill.executors.fan_out import run_all
 from tokenmill.executors.outcomes import Executor
 from tokenmill.pipeline.planning.request import PrepareRequest
 from tokenmill.pipeline.unit import plan
-from tokenmill.pipeline.unit.documents import MAX_BATCH_BYTES, LeftOut, unit_documents
+from tokenmill.pipeline.unit.documents import MAX_BATCH_BYTES, LeftOut, unit_rows
 from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.store.deny import DenyList, parse_list
@@ -42,7 +43,7 @@ class HashTexts:
         """The hashes of the documents of a unit, in order."""
         batches = [np.empty(0, HASHED_ROW)]
         left_out = LeftOut(_parsed(self.deny) if self.deny else None)
-        for file, documents in unit_documents(task, self.options, left_out):
+        for file, documents in unit_rows(task, self.options, left_out):
             present = documents.without_nulls()
             batch = np.empty(len(present.rows), HASHED_ROW)
             hashes = np.frombuffer(_hashes(present.text), "<u8").reshape(-1, 2)

@@ -18,6 +18,7 @@ import pyarrow as pa
 from tokenmill.errors import CorruptStore, JobChanged, SourceError
 from tokenmill.executors.outcomes import Executor
 from tokenmill.humanize import count, size
+from tokenmill.pipeline.planning.chat import check_template
 from tokenmill.pipeline.planning.compare import (
     compare_sources,
     compare_versions,
@@ -107,6 +108,7 @@ def _planned(
 ) -> FrozenRun:
     """A run that is planned, but not published."""
     _refuse_long_texts(request, sources)
+    check_template(request.job.chat, executor)
     job, check, step = request.job, request.named.check_plan, plan_step(sources, "planned", pending)
     units = plan_units(sources, request.options, job.unit_bytes, executor, check=check, on_progress=step)
     job, duplicates = _without_duplicates(units, sources, request, executor, pending)

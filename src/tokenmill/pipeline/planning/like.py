@@ -14,6 +14,7 @@ import msgspec
 
 from tokenmill.errors import CorruptStore, StoreError, UsageError
 from tokenmill.options import JobOptions, PrepareOptions
+from tokenmill.pipeline.planning.chat import CHAT_OPTIONS, FormerChat, options_of_chat
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store.chain import Head, erased_rules
 from tokenmill.store.deny import read_content, read_rules
@@ -26,7 +27,8 @@ from tokenmill.tokenization.resolve import Vocabulary
 # The value that switches an option off.
 OFF = "none"
 
-# What names other text than that of segments.
+# What names the text of documents, and what cannot be used with segments or messages.
+TEXTS = ("column", "template", "segments", "messages")
 OTHER_TEXT = ("column", "template", "join", "separator")
 
 OPTIONS = options_of(JobOptions)
@@ -39,6 +41,10 @@ class StoreText:
     vocabulary: Vocabulary | None = None
     deny: bytes = b""
     notes: tuple[str, ...] = ()
+    chat: FormerChat | None = None
+
+
+NO_STORE = StoreText()
 
 
 def with_store(options: PrepareOptions, deny: bytes | None) -> tuple[PrepareOptions, StoreText]:
@@ -63,11 +69,15 @@ def with_store(options: PrepareOptions, deny: bytes | None) -> tuple[PrepareOpti
         vocabulary=Vocabulary(job.tokenizer, read_vocabulary(folder, job.tokenizer)),
         deny=_deny_list(folder, job) if deny is None else deny,
         notes=_erased_notes(folder, found.head, deny),
+        chat=None if job.chat is None else FormerChat(job.chat, is_like=True),
     )
     taken = _options_of(job)
-    if any(getattr(options, name) is not None for name in ("column", "template", "segments")):
-        taken |= dict.fromkeys(OTHER_TEXT if options.segments is not None else ("template", "segments"))
+    if any(getattr(options, name) is not None for name in TEXTS):
+        has_pieces = options.segments is not None or options.messages is not None
+        taken |= dict.fromkeys((*OTHER_TEXT, *TEXTS) if has_pieces else TEXTS)
         taken |= {"null": options.null, "template_special": options.template_special}
+    if job.chat is not None and not taken["messages"] and options.messages is None:
+        taken |= dict.fromkeys((*CHAT_OPTIONS, "special"))
     taken = {name: value for name, value in taken.items() if getattr(options, name) is None}
     return _without_off(replace(options, **taken)), store
 
@@ -79,6 +89,10 @@ def _refuse_two_texts(options: PrepareOptions) -> None:
     for name in OTHER_TEXT if options.segments not in {None, OFF} else ():
         if getattr(options, name) not in {None, OFF}:
             raise UsageError(f"--{name} cannot be used with --segments", "The text of a document is its segments.")
+    for name in ("segments", *OTHER_TEXT) if options.messages not in {None, OFF} else ():
+        if getattr(options, name) not in {None, OFF}:
+            advice = "The text of a document is what the chat template makes of its messages."
+            raise UsageError(f"--{name} cannot be used with --messages", advice)
 
 
 def _options_of(job: Job) -> dict[str, Any]:
@@ -89,6 +103,7 @@ def _options_of(job: Job) -> dict[str, Any]:
         "bos": "none" if job.begin is None else job.begin,
         **{name: getattr(job, name, None) for name, about in OPTIONS.items() if about.of_store or about.can_be_off},
         "max_document_bytes": job.document_bytes,
+        **options_of_chat(job.chat),
         "dedup": None if job.dedup is None else "exact",
         "deny": None,
     }
@@ -123,6 +138,15 @@ def _deny_list(folder: Folder, job: Job) -> bytes:
         return b""
     read_rules(folder, job.deny)  # before the list becomes part of a request
     return read_content(folder, job.deny)
+
+
+def stored_chat(folder: Folder) -> FormerChat | None:
+    """The chat of the run in a directory."""
+    try:
+        run = read_run(folder)
+    except StoreError:  # as below
+        return None
+    return None if run is None or run.job.chat is None else FormerChat(run.job.chat, is_like=False)
 
 
 def stored_vocabulary(folder: Folder, tokenizer: Any) -> Vocabulary | None:

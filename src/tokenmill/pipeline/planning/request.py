@@ -8,9 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
+from tokenmill.chat.spec import EACH
 from tokenmill.errors import UsageError
 from tokenmill.humanize import parse_fraction, parse_size
 from tokenmill.options import BadDocumentAction, Dedup, JobOptions, Null, PrepareOptions, Special, TemplateSpecial
+from tokenmill.pipeline.planning.chat import chat_values, make_chat
+from tokenmill.pipeline.planning.like import NO_STORE, StoreText
 from tokenmill.pipeline.unit import plan
 from tokenmill.sources import Discovery, SplitChoice, discover
 from tokenmill.sources.documents import ReadOptions
@@ -20,7 +23,7 @@ from tokenmill.sources.where import parse_where
 from tokenmill.storage import scheme
 from tokenmill.storage.digest import hash_of
 from tokenmill.store.deny import parse_list
-from tokenmill.store.job import PARSE, TEXT, Job
+from tokenmill.store.job import PARSE, REFUSE, TEXT, Job
 from tokenmill.system.arguments import column_names
 from tokenmill.tokenization.boundary_tokens import begin_note, boundary_token, end_note, end_token
 from tokenmill.tokenization.control_tokens import refuse_inexact_cut, spelled_special_tokens
@@ -81,6 +84,7 @@ def job_options(options: JobOptions) -> dict[str, Any]:
     keep = column_names(options.keep) or ()
     if len(set(keep)) < len(keep) or not all(keep):
         raise UsageError(f"--keep {','.join(keep)} has an empty name, or one twice")
+    chat = chat_values(options)
     null = _one_of("--null", options.null, Null)
     special = _one_of("--special", options.special, Special)
     fewest, most = (_tokens(name, getattr(options, name)) for name in ("min_tokens", "max_tokens"))
@@ -88,8 +92,16 @@ def job_options(options: JobOptions) -> dict[str, Any]:
         raise UsageError(f"--min-tokens {fewest} is more than --max-tokens {most}")
     _size("--unit-bytes", options.unit_bytes)
     longest = _size("--max-document-bytes", options.max_document_bytes) or DEFAULT_DOCUMENT_BYTES
-    if options.segments and longest > MAX_SEGMENTED_BYTES:
-        raise UsageError("--max-document-bytes is at most 4 GiB with --segments", "They are counted in 32 bits.")
+    if (options.segments or chat) and longest > MAX_SEGMENTED_BYTES:
+        option = "--segments" if options.segments else "--messages"
+        raise UsageError(f"--max-document-bytes is at most 4 GiB with {option}", "They are counted in 32 bits.")
+    if chat and special == TEXT:
+        raise UsageError("--special text cannot be used with --messages", "Use --special refuse, or parse.")
+    if chat and chat["turns"] == EACH and (fewest, most) != (None, None):
+        raise UsageError(
+            "--turns each cannot be used with --min-tokens and --max-tokens",
+            "The documents of a row are kept together. Leave some out when you train.",
+        )
     return {
         "separator": options.separator,
         "document_bytes": longest,
@@ -98,10 +110,12 @@ def job_options(options: JobOptions) -> dict[str, Any]:
         "join": options.join,
         "template": options.template or "",
         "null": null or SKIP,
-        "special": special or TEXT,
+        "special": special or (REFUSE if chat else TEXT),
         "template_special": _one_of("--template-special", options.template_special, TemplateSpecial),
         "dedup": None if _one_of("--dedup", options.dedup, Dedup) is None else "",
         "segments": options.segments or "",
+        "messages": options.messages or "",
+        "tools": options.tools or "",
         "min_tokens": fewest,
         "max_tokens": most,
     }
@@ -211,26 +225,22 @@ def find_sources(
     return discover(sources, out=out, splits=splits)
 
 
-def refuse_without_effect(
-    discovery: Discovery,
-    *,
-    column: str | None = None,
-    segments: str | None = None,
-    separator: str | None = None,
-    join: str | None = None,
-) -> None:
+def refuse_without_effect(discovery: Discovery, **given: str | None) -> None:
     """Raise UsageError if an option was given that has no effect on any of the sources."""
     kinds = set(discovery.table["kind"].cast("string").unique().to_pylist())
     if not kinds:
         return
     of_rows, of_files = "Each row of these sources is a document.", "Each file, or each piece, is a document."
     unused = {
-        "--column": (column, kinds <= {"text"}, "text files have no columns", of_files),
-        "--segments": (segments, kinds <= {"text", "csv"}, "no source has lists of segments", ""),
-        "--join": (join, kinds <= {"text", "csv"}, "no source has lists of strings", ""),
-        "--separator": (separator, "text" not in kinds, "no source is a .txt file", of_rows),
+        "column": (kinds <= {"text"}, "text files have no columns", of_files),
+        "segments": (kinds <= {"text", "csv"}, "no source has lists of segments", ""),
+        "messages": (kinds <= {"text"}, "text files have no columns", of_files),
+        "join": (kinds <= {"text", "csv"}, "no source has lists of strings", ""),
+        "separator": ("text" not in kinds, "no source is a .txt file", of_rows),
     }
-    for option, (value, has_no_effect, reason, advice) in unused.items():
+    for name, value in given.items():
+        has_no_effect, reason, advice = unused[name]
+        option = f"--{name}"
         if value is not None and has_no_effect:
             found = f"sources      {', '.join(sorted(kinds))}"
             raise UsageError(f"{option} {value!r} has no effect: {reason}", found, f"{advice} Remove {option}.".strip())
@@ -241,7 +251,7 @@ def make_request(
     discovery: Discovery,
     vocabulary: Vocabulary | None = None,
     named: ResolvedSources | None = None,
-    deny: bytes = b"",
+    store: StoreText = NO_STORE,
 ) -> PrepareRequest:
     """Resolve the tokenizer, unless its vocabulary is given, and fill in the defaults."""
     vocabulary = vocabulary or resolve(options.tokenizer)
@@ -251,17 +261,26 @@ def make_request(
         tokenizer=spec,
         column=options.column or DEFAULT_COLUMN,
         begin=boundary_token(spec, "--bos", options.bos, None),
-        end=end_token(spec, options.eot),
+        end=boundary_token(spec, "--eot", options.eot, None) if options.messages else end_token(spec, options.eot),
         unit_bytes=unit_bytes or plan.default_unit_bytes(total_bytes(discovery)),
-        deny=hash_of(deny) if deny else "",
+        deny=hash_of(store.deny) if store.deny else "",
+        chat=make_chat(options, spec, store.chat),
         **job_options(options),
     )
     choice = choose_engine(Vocabulary(job.encoder, vocabulary.content), options.engine)
     named = named or ResolvedSources([])
     notes = [begin_note(vocabulary, options.bos), end_note(spec, options.eot), template_note(job, vocabulary)]
+    notes = [_boundaries_note(job)] if job.chat is not None else notes
     named = replace(named, notes=[*named.notes, *filter(None, notes)])
     is_given = unit_bytes is not None
-    return PrepareRequest(job, vocabulary, discovery, choice, named, is_given, deny, options.limit_units)
+    return PrepareRequest(job, vocabulary, discovery, choice, named, is_given, store.deny, options.limit_units)
+
+
+def _boundaries_note(job: Job) -> str | None:
+    """The note that the chat template alone writes the tokens around a conversation."""
+    if (job.begin, job.end) != (None, None):
+        return None
+    return "bos and eot are none: the chat template writes the tokens around a conversation"
 
 
 def template_note(job: Job, vocabulary: Vocabulary) -> str | None:

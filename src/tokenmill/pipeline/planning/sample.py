@@ -90,12 +90,12 @@ class Measure:
 
     def _read(self, task: UnitTask) -> tuple[pa.LargeStringArray, float]:
         """The first texts of a unit, and the fraction of the unit that they are from."""
-        options = self.limits.read_options(self.job)
-        options = msgspec.structs.replace(options, on_bad="quarantine", batch_bytes=READ_BYTES)
+        limits = msgspec.structs.replace(self.limits, on_bad="quarantine")
+        options = msgspec.structs.replace(limits.read_options(self.job), batch_bytes=READ_BYTES)
         batches: list[tuple[SourceFile, Documents]] = []
         texts = [pa.array([], pa.large_string())]
         fraction = 1.0
-        for file, documents in unit_documents(task, options):
+        for file, documents in unit_documents(task, self.job, limits, options=options):
             if sum(_lengths(text).sum() for text in texts) >= READ_BYTES:
                 fraction = _fraction(task, batches, file, documents)
                 break

@@ -71,7 +71,7 @@ def plan_units(  # noqa: PLR0913 - what is split, how, by which executor, and tw
         plan.check_required(file, options.required)
     _require_keys(sources, options.required)
     having = _find_text(sources, template_of(options).names)
-    if having is not None and options.join is None:
+    if having is not None and options.join is None and not options.messages:
         refuse_messages(having, template_of(options).names)
     splitter = _Splitter(plan.SplitFiles(options, unit_bytes), executor, slices, on_progress)
     try:

@@ -11,12 +11,17 @@ from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
+from tokenmill.chat.renderer import CannotRender
+from tokenmill.chat.rendering import text_renderer
 from tokenmill.errors import EngineMismatch, TokenizerError
 from tokenmill.pipeline.unit.plan import DEFAULT_SECONDS, Position, UnitTask
 from tokenmill.sources import prefetch, read_columns, read_documents
-from tokenmill.sources.documents import Documents, ReadOptions, RowArray, Slice, SourceFile
+from tokenmill.sources.bad_rows import TOO_LONG, bad_row, raise_or_keep
+from tokenmill.sources.documents import BadRow, Documents, ReadOptions, RowArray, Slice, SourceFile
 from tokenmill.sources.line_numbers import place
+from tokenmill.spans import Spans
 from tokenmill.storage import Folder, folder_at, io_threads
 from tokenmill.storage.digest import digest_of
 from tokenmill.store.deny import DenyList, read_rules
@@ -133,9 +138,52 @@ def _without_rows(documents: Documents, rows: dict[str, RowArray]) -> Documents:
 
 
 def unit_documents(
-    task: UnitTask, options: ReadOptions, left_out: LeftOut = NOTHING
+    task: UnitTask, job: Job, limits: WorkerLimits, left_out: LeftOut = NOTHING, options: ReadOptions | None = None
 ) -> Iterator[tuple[SourceFile, Documents]]:
     """The documents of a unit, nulls included, in order, without the rows that are left out."""
+    options = options or limits.read_options(job)
+    for file, rows in unit_rows(task, options, left_out):
+        yield file, rendered(file, rows, job, limits)
+
+
+def rendered(file: SourceFile, rows: Documents, job: Job, limits: WorkerLimits) -> Documents:
+    """The documents of some rows: the rows themselves, or what the chat template makes of each of them.
+
+    A row that it refuses, or that becomes too long, is a bad row. Each row is marked as the position of the worker.
+    """
+    if job.chat is None:
+        return rows
+    render = text_renderer(job.chat)
+    indices, texts, values, counts, bad = list[int](), list[str | None](), list[int](), [0], list[BadRow]()
+    for index, (row, text) in enumerate(zip(rows.rows.tolist(), rows.text.to_pylist(), strict=True)):
+        Position("encode", file.index, row, row).mark(limits.document_seconds)
+        try:
+            made = [] if text is None else render(text)
+        except CannotRender as error:
+            bad.append(bad_row(row, error.reason, error.detail, text.encode()))
+            continue
+        longest = max((len(document.text.encode()) for document in made), default=0)
+        if longest > job.document_bytes:
+            bad.append(bad_row(row, TOO_LONG, f"{longest:,} bytes", text.encode()))
+            continue
+        indices += [index] * max(1, len(made))
+        texts += [document.text for document in made] or [None]
+        spans = [[edge for span in document.spans for edge in span] for document in made] or [[]]
+        values += [edge for edges in spans for edge in edges]
+        counts += map(len, spans)
+    return replace(
+        rows,
+        text=pa.array(texts, pa.large_string()),
+        rows=rows.rows[np.array(indices, np.int64)],
+        bad=raise_or_keep(file, (*rows.bad, *bad), limits.on_bad),
+        trained=Spans(np.array(values, np.uint32), np.cumsum(counts)),
+    )
+
+
+def unit_rows(
+    task: UnitTask, options: ReadOptions, left_out: LeftOut = NOTHING
+) -> Iterator[tuple[SourceFile, Documents]]:
+    """The rows of a unit as they are read, nulls included, in order, without those that are left out."""
     for index, file in enumerate(task.files):
         Position("read", file.index).mark()
         prefetch_files(task, index + 1, options)
@@ -181,7 +229,7 @@ def unit_tokens(
     task: UnitTask, job: Job, tokenizer: Tokenizer, limits: WorkerLimits, left_out: LeftOut = NOTHING
 ) -> Iterator[tuple[SourceFile, Documents, Encoded]]:
     """The documents of a unit, nulls included, with the framed tokens of those that are not null, batch by batch."""
-    for file, documents in unit_documents(task, limits.read_options(job), left_out):
+    for file, documents in unit_documents(task, job, limits, left_out):
         present = documents.without_nulls()
         yield file, documents, document_tokens(file, present, job, tokenizer, limits)
         tokenizer.trim(limits.worker_bytes)

@@ -22,7 +22,8 @@ from tokenmill.pipeline.unit.documents import (
     left_out,
     loaded_tokenizer,
     needed_bytes,
-    unit_documents,
+    rendered,
+    unit_rows,
     vocabulary_content,
 )
 from tokenmill.pipeline.unit.part_builder import PartBuilder
@@ -101,28 +102,30 @@ class Isolate:
 
     def _try_alone(self, task: UnitTask, suspect: RowId) -> None:
         tokenizer = loaded_tokenizer(self.directory, self.job, REFERENCE, self.reference_version)
-        for file, documents in unit_documents(task, self.limits.read_options(self.job, sparing=True)):
-            matches = np.flatnonzero(documents.rows == suspect.row)
+        for file, rows in unit_rows(task, self.limits.read_options(self.job, sparing=True)):
+            matches = np.flatnonzero(rows.rows == suspect.row)
             if file.index == suspect.source and len(matches):
-                document = documents.slice(int(matches[0]), int(matches[0]) + 1)
-                self._require_memory(file, document)
-                document_tokens(file, document, self.job, tokenizer, self.limits)
+                row = rows.slice(int(matches[0]), int(matches[0]) + 1)
+                self._require_memory(file, suspect.row, row)
+                documents = rendered(file, row, self.job, self.limits)
+                self._require_memory(file, suspect.row, documents)
+                document_tokens(file, documents, self.job, tokenizer, self.limits)
                 return
         raise SourceError("a row of a source cannot be found again", f"row          {suspect.row}")
 
-    def _require_memory(self, file: SourceFile, document: Documents) -> None:
-        """Fail the unit if the memory budget is smaller than what a document of this size may take.
+    def _require_memory(self, file: SourceFile, row: int, documents: Documents) -> None:
+        """Fail the unit if the memory budget is smaller than what the documents of a row may take.
 
         Only a document that takes more than that is to blame for a lack of memory. So the rows that a store excludes do
         not depend on the machine.
         """
-        needed, available = needed_bytes(self.job, document.text_bytes()), self.limits.single_worker_bytes
+        needed, available = needed_bytes(self.job, documents.text_bytes()), self.limits.single_worker_bytes
         if available is not None and needed > available:
             raise MemoryShortage(
-                f"a document of {size(document.text_bytes())} needs {size(needed)} of memory, and a worker may hold "
+                f"a document of {size(documents.text_bytes())} needs {size(needed)} of memory, and a worker may hold "
                 f"{size(available)}",
                 f"file         {file.path}",
-                f"found at     {place(file.kind, int(document.rows[0]))}",
+                f"found at     {place(file.kind, row)}",
                 "Run the same command again with a larger --memory.",
             )
 
@@ -134,17 +137,19 @@ class Isolate:
             content = vocabulary_content(self.directory, self.job)
             reference = Tokenizer(self.job.encoder, content, REFERENCE).load()
         options, lists = self.limits.read_options(self.job, sparing=True), left_out(self.directory, self.job)
-        for file, documents in unit_documents(unit.task, options, lists):
-            builder.skip(file, documents)
-            present = documents.without_nulls()
+        for file, rows in unit_rows(unit.task, options, lists):
+            builder.skip(file, rows)
+            present = rows.without_nulls()
             for index in range(len(present.rows)):
-                document = present.slice(index, index + 1)
-                where = RowId(file.index, int(document.rows[0]))
+                row = present.slice(index, index + 1)
+                where = RowId(file.index, int(row.rows[0]))
                 if where in excluded:
-                    builder.skip_bad(file, _bad_row(document, excluded[where]))
+                    builder.skip_bad(file, _bad_row(row, excluded[where]))
                     continue
                 engine = reference if where in unit.cleared_rows else tokenizer
-                builder.add(file, document, document_tokens(file, document, self.job, engine, self.limits))
+                documents = rendered(file, row, self.job, self.limits)
+                builder.skip(file, documents)
+                builder.add(file, documents, document_tokens(file, documents, self.job, engine, self.limits))
             builder.fold()
             tokenizer.trim(self.limits.worker_bytes)
         return builder

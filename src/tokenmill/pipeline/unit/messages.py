@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tokenmill.chat.spec import Chat
 from tokenmill.errors import BadDocument, RunFailed
 from tokenmill.executors.messages import (
     COMMITTED_STAYS,
@@ -136,6 +137,7 @@ class RowCounts:
                 f"Check --column {self.column}: most values are not text. For another column, also choose a new --out.",
                 "If they are lists of strings, add --join '\\n', which stands between the strings.",
                 f"If they are lists of {{text, train}}, give --segments {self.column} in place of --column.",
+                f"If they are lists of messages, give --messages {self.column} in place of --column.",
             ]
         if 2 * self.total <= self.rows:
             return []
@@ -177,6 +179,17 @@ def too_many_skipped(counts: RowCounts, max_skipped: float, first: list[str]) ->
 
 def _by_reason(counts: RowCounts) -> list[str]:
     return [f"{number:>11,}  {reason}" for reason, number in counts.reasons.most_common(NAMED_FAILURES)]
+
+
+def one_mask(folder: Folder, chat: Chat, *, is_all: bool) -> RunFailed:
+    """The error that ends a run of whose tokens all, or none, would be trained on."""
+    advice = (
+        "To train on all tokens, use --train all and a new --out."
+        if is_all
+        else "Look at the roles of the messages: --roles NAME=assistant gives one another name. Use a new --out."
+    )
+    found = f"{'all' if is_all else 'no'} tokens of the store would be trained on"
+    return RunFailed(found, f"run          {folder.root}", f"--train      {','.join(chat.train)}", advice=[advice])
 
 
 def no_column(folder: Folder, job: Job, rows: int) -> RunFailed:

@@ -61,7 +61,8 @@ class PartBuilder:
     _template_count: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self._control = Spellings.of(control_tokens(self.job.tokenizer))
+        # Every conversation has the control tokens of its template.
+        self._control = Spellings.of(() if self.job.messages else control_tokens(self.job.tokenizer))
         self._template_count = template_count(self._control, self.job.read_options())
 
     @property
@@ -130,7 +131,7 @@ class PartBuilder:
             offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
             source=_joined(self.sources, np.uint32),
             row=_joined(self.rows, np.uint64),
-            train=Spans.join(self.train) if self.job.segments else None,
+            train=Spans.join(self.train) if self.job.has_spans else None,
         )
         summary = PartSummary(
             unit=self.task.unit,
@@ -144,8 +145,9 @@ class PartBuilder:
             kept="" if kept is None else content_hash(kept),
             spelled=self._spelled,
             trained=None if content.train is None else content.train.covered,
+            rows=content.row_count if self.job.splits_rows else None,
         )
-        _check_rows(self.task, summary)
+        _check_rows(self.task, summary.source_rows)
         bad = quarantine.with_lines(self._bad, self.task.files) if self._bad else []
         return BuiltPart(with_checksum(summary, content), content, bad, kept)
 
@@ -169,8 +171,7 @@ class BuiltPart:
         return self.summary
 
 
-def _check_rows(task: UnitTask, summary: PartSummary) -> None:
-    seen = summary.documents + summary.skipped_rows
+def _check_rows(task: UnitTask, seen: int) -> None:
     if task.rows is not None and seen != task.rows:
         raise SourceError(
             f"a source has {seen} rows, but its footer says {task.rows}", f"file         {task.files[0].path}"

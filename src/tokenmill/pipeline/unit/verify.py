@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.chat.renderer import REASONS
 from tokenmill.errors import CorruptStore, SourceError
 from tokenmill.pipeline.unit.columns import unit_columns
-from tokenmill.pipeline.unit.documents import WorkerLimits, left_out, loaded_tokenizer, unit_documents
+from tokenmill.pipeline.unit.documents import WorkerLimits, left_out, loaded_tokenizer, rendered, unit_rows
 from tokenmill.pipeline.unit.part_builder import skipped_ranges
 from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.sources.bad_rows import READER_REASONS, TOO_LONG
@@ -83,16 +84,16 @@ class Verify:
         compared = documents_seen = rows_seen = 0
         quarantined = _quarantined(summary)
         lists = left_out(self.directory, self.job)
-        for file, documents in unit_documents(task, self.limits.read_options(self.job), lists):
+        for file, documents in unit_rows(task, self.limits.read_options(self.job), lists):
             skipped = quarantined.get(file.index, [])
             _refuse_unreadable(file, documents, skipped)
-            readable = _without(documents.without_nulls(), skipped)
+            readable = rendered(file, _without(documents.without_nulls(), skipped), self.job, self.limits)
             present, others = _split_by_length(self.job, file, readable, content, documents_seen)
             stored = content.slice(documents_seen, documents_seen + len(present.rows))
             compared += self._compare(task, file, present, stored) + self._compare_others(task, file, others)
             documents_seen += len(present.rows)
             rows_seen += len(documents.rows) + len(documents.bad) + documents.skipped_rows
-        if (documents_seen, rows_seen) != (summary.documents, summary.documents + summary.skipped_rows):
+        if (documents_seen, rows_seen) != (summary.documents, summary.source_rows):
             raise _different(
                 task,
                 task.files[0],
@@ -165,12 +166,13 @@ class CompareText:
             check_content(folder, summary, content)
         except CorruptStore:
             return False
-        by_engine = _quarantined(summary, besides=READER_REASONS)  # rows that only an engine finds to be bad
+        # Rows that only an engine finds to be bad.
+        by_engine = _quarantined(summary, besides=READER_REASONS.union(REASONS))
         text, seen, skipped = TextHash(), 0, list[tuple[int, RowArray, str]]()
         lists = left_out(self.directory, self.job)
-        for file, documents in unit_documents(task, self.limits.read_options(self.job), lists):
+        for file, documents in unit_rows(task, self.limits.read_options(self.job), lists):
             readable, excluded = documents.without_nulls(), by_engine.get(file.index, [])
-            encoded = _without(readable, excluded)
+            encoded = rendered(file, _without(readable, excluded), self.job, self.limits)
             present, others = _split_by_length(self.job, file, encoded, content, seen)
             stored = content.slice(seen, seen + len(present.rows))
             if not np.array_equal(stored.row, present.rows) or (stored.source != file.index).any():
@@ -179,7 +181,7 @@ class CompareText:
             seen += len(present.rows)
             skipped.append((file.index, others.rows, LENGTH))
             skipped += [(file.index, rows, reason) for reason, rows in documents.reasons().items()]
-            skipped += [(file.index, np.array([bad.row], np.uint64), bad.reason) for bad in documents.bad]
+            skipped += [(file.index, np.array([bad.row], np.uint64), bad.reason) for bad in encoded.bad]
             skipped += [(file.index, _between(readable.rows, rows), rows.reason) for rows in excluded]
         is_same = summary.text == text.hexdigest() and seen == summary.documents
         is_same = is_same and has_kept(task, self.job, summary, content, self.limits)

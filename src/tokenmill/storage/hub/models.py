@@ -30,7 +30,10 @@ class ModelFolder:
         names: The names of the files; without a connection, those that are in the cache.
     """
 
-    def __init__(self, repository: str, revision: str | None, probed: tuple[str, ...]) -> None:
+    def __init__(
+        self, repository: str, revision: str | None, probed: tuple[str, ...], *, asks_first: bool = False
+    ) -> None:
+        """The files `probed` may be all that the cache has of a commit. `asks_first` asks the Hub for all names."""
         self.repository = repository
         self._hub = _library()
         self._is_online = False
@@ -43,7 +46,8 @@ class ModelFolder:
             if not self._use_cache(probed):
                 raise _offline(repository)
             return
-        if is_commit(self.commit) and self._use_cache(probed) and CONFIG in self.names and len(self.names) > 1:
+        is_pinned = is_commit(self.commit) and not asks_first
+        if is_pinned and self._use_cache(probed) and CONFIG in self.names and len(self.names) > 1:
             return
         self._connect(probed)
 
