@@ -77,7 +77,7 @@ class Prompt:
         forced = _FORCED.search(prompt)
         header = prompt[: forced.start()] if forced else prompt
         starts = itertools.accumulate(_PIECES.findall(prompt[len(header) :]), initial=header)
-        return cls(tuple(filter(None, starts))[::-1], after)
+        return cls(tuple(filter(str.strip, starts))[::-1], after)
 
     @property
     def header(self) -> str:
@@ -102,7 +102,7 @@ class Turns:
 
     Attributes:
         prompts: The generation prompt, by the role of the message before it.
-        stops: What ends a turn: a control token, or several.
+        stops: The tokens that end a turn.
         has_stop: Whether a turn of plain text in the middle, and at the end, has one of them.
         is_found: Whether a turn of plain text was found in a probe.
         is_stable: Whether the text of the first messages stays as it is when others follow.
@@ -191,20 +191,16 @@ def _gaps(template: Template) -> Iterator[tuple[bool, bool, str, str]]:
 
 
 def _stop(controls: re.Pattern[str], gap: str, tail: str, *, is_call: bool) -> str | None:
-    """What ends a turn, of the text between it and the next one.
+    """The token that ends a turn, of the text between it and the next one.
 
-    The `tail` is what follows such a turn if the conversation ends there. After plain text, it has the stop token, and
-    nothing else. After a call of a tool, other control tokens may come first, and the last one is it. Without a control
-    token at the end, the first one of the next message is the stop token.
+    The `tail` is what follows such a turn if the conversation ends there. It ends with the stop token, unless that is
+    the first token of the next message. The last turn may end in another way than those before it.
     """
-    end = tail.strip()
-    if end and not is_call and not controls.sub("", end).strip() and gap.lstrip().startswith(end):
-        return end
-    if is_call:
-        in_tail = list(controls.finditer(end))
-        if in_tail and in_tail[-1].end() == len(end):
-            return in_tail[-1].group()
-    first = controls.search(gap, len(tail.rstrip()) if is_call else 0)
+    end = tail.rstrip()
+    in_tail = list(controls.finditer(end))
+    if in_tail and in_tail[-1].end() == len(end) and (is_call or gap.startswith(end)):
+        return in_tail[-1].group()
+    first = controls.search(gap, len(end) if is_call else 0)
     return first.group() if first else None
 
 
