@@ -15,8 +15,10 @@ from typing import Any
 import huggingface_hub.constants
 import pytest
 
+import tokenmill
 from tests.support import DATA
 from tests.support.command import run
+from tests.support.conversations import random_conversations, write, write_model
 from tests.support.corpora import write_parquet
 from tests.support.killing import wait_until
 from tests.support.servers.hub import Hub
@@ -24,6 +26,7 @@ from tokenmill.errors import TokenizerError, UsageError
 from tokenmill.storage import folder_at
 from tokenmill.store.job import require_run
 from tokenmill.tokenization.boundary_tokens import begin_note
+from tokenmill.tokenization.chat_files import ChatFiles, chat_files
 from tokenmill.tokenization.hub_models import HubModel, is_local, parse
 from tokenmill.tokenization.resolve import absolute_name, resolve
 
@@ -351,3 +354,36 @@ def test_the_note_is_in_the_output_and_the_result(tmp_path: Path) -> None:
     assert "begins each document with <|begin|>" in run("plan", *words).stdout
     assert "begins each document with <|begin|>" in run("prepare", *words, "--out", tmp_path / "out").stderr
     assert "begins each document" not in run("prepare", *words, "--bos", 7, "--out", tmp_path / "other").stderr
+
+
+def test_the_chat_templates_of_a_model_on_the_hub(served: Hub, folder: Path, request: pytest.FixtureRequest) -> None:
+    """At the commit of the vocabulary, also from the cache. Files of templates replace those of the configuration."""
+    config = {"chat_template": "config", "bos_token": "<b>", "pad_token": None}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    served.add(NAME, folder)
+    first = resolve(NAME).spec
+    assert chat_files(NAME, first) == ChatFiles({"default": "config"}, {"bos_token": "<b>"})
+    (folder / "chat_template.jinja").write_text("file")
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
+    (folder / "special_tokens_map.json").write_text(json.dumps({"eos_token": {"content": "<e>"}, "bos_token": "<old>"}))
+    served.add(NAME, folder)
+    expected = ChatFiles({"default": "file", "tool_use": "tools"}, {"bos_token": "<b>", "eos_token": "<e>"})
+    second = resolve(NAME).spec
+    assert chat_files(NAME, second) == chat_files(str(folder), resolve(str(folder)).spec) == expected
+    request.getfixturevalue("gone")
+    assert chat_files(NAME, second) == expected
+
+
+def test_a_killed_run_of_conversations_is_resumed_without_the_hub(served: Hub, folder: Path, tmp_path: Path) -> None:
+    """Its template is the one that the run was started with."""
+    served.add(NAME, Path(write_model(folder)))
+    source, out = write(tmp_path / "chats.jsonl", random_conversations(40, 3)), tmp_path / "chats"
+    arguments = ["prepare", source, "-t", NAME, "--messages", "messages", "--out", out, "--unit-bytes", "1500"]
+    run(*arguments)
+    digest = tokenmill.open(out).digest
+    for path in (out / "manifest.parquet", out / "log.jsonl", *sorted(out.glob("parts/*"))[2:]):
+        path.unlink()
+    shutil.rmtree(os.environ["HF_HOME"])
+    assert "resuming" in run(*arguments, HF_ENDPOINT="http://127.0.0.1:9").stderr
+    assert tokenmill.open(out).digest == digest

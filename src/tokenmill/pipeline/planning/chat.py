@@ -158,7 +158,7 @@ class CheckTemplate:
 
     def __call__(self, chat: Chat) -> None:
         """Raise UsageError for a template that renders nothing, or asks for a date that is not given."""
-        _ = Renderer(chat).turns
+        Renderer(chat).require_turns()
 
 
 def check_template(chat: Chat | None, executor: Executor) -> None:
