@@ -45,7 +45,7 @@ Field = Literal[
 EndTokenPosition = Literal["appended", "prepended"]
 Mask = Literal["labels", "weights", "ignore"]
 Null = Literal["skip", "empty"]
-Packing = Literal["concat", "best-fit"]
+Packing = Literal["concat", "best-fit", "whole"]
 Shuffle = Literal["full", "window", "none"]
 Special = Literal["text", "parse", "refuse"]
 Split = Literal["train", "val"]
@@ -303,7 +303,8 @@ class BatchOptions:
         unset="full",
     )
     packing: Packing | None = _batches(
-        "Cut the stream into sequences, or fill sequences with whole documents.", unset="concat"
+        "Cut the stream into sequences; pack documents, few of them cut; or none cut, and sequences padded.",
+        unset="concat",
     )
     grain: str | int | None = _batches(
         "Tokens that stay together in a shuffle, a multiple of --sequence-tokens.", metavar="N", unset="8192"

@@ -24,11 +24,14 @@ class RowStatistics(Readable, msgspec.Struct, frozen=True):
 
 
 def count_pieces(loader: Loader, rows: int = SAMPLE_ROWS) -> RowStatistics:
-    """Count the pieces of documents in the first rows of a loader. No row is padded."""
+    """Count the pieces of documents in the first rows of a loader."""
     rows = min(rows, loader.sequences)
     pieces = whole = 0
     for row in range(rows):
-        for stream, start, stop, _ in loader.reader.spans(row, row + 1):
+        for span in loader.reader.spans(row, row + 1):
+            if span.is_padding:
+                continue
+            stream, start, stop, _ = span
             begins, numbers = stream.documents(start, stop)
             lengths = [*(begins[1:] - begins[:-1]).tolist(), stop - start - int(begins[-1])]
             pieces += len(lengths)
@@ -52,13 +55,19 @@ def tokens_per_second(loader: Loader, seconds: float) -> float:
 class LoaderPreview(Readable, msgspec.Struct, frozen=True):
     """A loader in numbers. `fields` has the type and shape of each array of the batch of `step`.
 
-    `rows` is the text of each of its rows, if `input_ids` or `tokens` are among the fields.
+    `rows` is the text of each of its rows, if `input_ids` or `tokens` are among the fields. Of the `epoch_tokens` in an
+    epoch of all sources, `padding_tokens` are padding; `long_documents` with `long_tokens` are left out of it because
+    they are longer than a sequence, with the packing `whole`.
     """
 
     stores: list[str]
     sequences: int
     tokens: int
     tail_tokens: int
+    epoch_tokens: int
+    padding_tokens: int
+    long_documents: int
+    long_tokens: int
     steps: int
     digest: str
     documents: RowStatistics
@@ -78,6 +87,10 @@ def preview(loader: Loader, step: int, seconds: float) -> LoaderPreview:
         sequences=loader.sequences,
         tokens=loader.tokens,
         tail_tokens=loader.tail_tokens,
+        epoch_tokens=sum(source.tokens for source in loader.reader.sources),
+        padding_tokens=loader.waste.padding_tokens,
+        long_documents=loader.waste.long_documents,
+        long_tokens=loader.waste.long_tokens,
         steps=len(loader),
         digest=loader.state_dict()["digest"],
         documents=count_pieces(loader),

@@ -78,6 +78,8 @@ def _lines(opened: tokenmill.Loader, facts: LoaderPreview) -> Iterable[output.Li
         batch, epochs = count(opened.options.batch_sequences, "sequence"), opened.options.epochs
         yield "steps", f"{facts.steps:,} of {batch}{f', in {epochs:,} epochs' if epochs > 1 else ''}"
     yield "tail", f"{tail} at the end fill no grain of {grain:,}"
+    waste = facts.padding_tokens, facts.epoch_tokens, facts.long_documents, facts.long_tokens
+    yield from output.waste_lines("packing", *waste)
     yield "documents", f"{pieces.pieces_per_row:.2f} in a sequence, {pieces.whole:.0%} of them whole"
     yield "fields", "; ".join(f"{name} {array}" for name, array in facts.fields.items())
     if facts.world_size > 1:
