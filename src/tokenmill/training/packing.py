@@ -11,13 +11,14 @@ fill the gaps. `pack_whole` cuts nothing: it opens as many rows as are needed, a
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, insort
+from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from tokenmill.best_fit import best_fit, whole_rows
 from tokenmill.training.order import Numbers
 
 # Grains of a window.
@@ -106,42 +107,9 @@ def pack(starts: Numbers, tokens: int, row_tokens: int, *, is_last_cut: bool) ->
     begins = starts + lengths - rests
     order = np.argsort(-rests, kind="stable")
     order = order[rests[order] > 0]
-    pieces += _best_fit(begins[order].tolist(), rests[order].tolist(), row, tokens // row_tokens, row_tokens)
-    ends = np.append(starts[1:], [] if is_last_cut else [tokens])
-    edges, begins, lengths = _by_row(pieces, tokens // row_tokens)
-    stops = begins + lengths
-    found = ends[np.minimum(np.searchsorted(ends, stops), len(ends) - 1)] if len(ends) else -1
-    return PackedRows(edges, begins, lengths, stops == found)
-
-
-def pack_whole(starts: Numbers, lengths: Numbers, row_tokens: int) -> PackedRows:
-    """Pack documents into as few rows as best-fit needs, and pad these. No document is empty or longer than a row."""
-    order = np.argsort(-lengths, kind="stable")
-    most = min(len(lengths), 2 * int(lengths.sum()) // row_tokens + 1)  # only one row can be at most half full
-    pieces = _best_fit(starts[order].tolist(), lengths[order].tolist(), 0, most, row_tokens)
-    row, _, taken = np.array(pieces, np.int64).reshape(-1, 3).T
-    gaps = row_tokens - np.bincount(row, taken).astype(np.int64)
-    pieces += [(padded, -1, int(gaps[padded])) for padded in np.flatnonzero(gaps).tolist()]
-    edges, begins, lengths = _by_row(pieces, len(gaps))
-    return PackedRows(edges, begins, lengths, np.ones(len(begins), np.bool_))
-
-
-def _best_fit(
-    starts: list[int], lengths: list[int], first_row: int, rows: int, row_tokens: int
-) -> list[tuple[int, int, int]]:
-    """Place pieces, the longest first, into rows [first_row, rows). Pieces that fit nowhere are cut to fill gaps."""
-    pieces, homeless = [], []
-    # A space times `rows`, plus its row. They ascend, so that the least space is found, and the first of equal ones.
-    spaces = [row_tokens * rows + row for row in range(first_row, rows)]
-    for start, length in zip(starts, lengths, strict=True):
-        index = bisect_left(spaces, length * rows)
-        if index == len(spaces):
-            homeless.append((start, length))
-            continue
-        left = spaces.pop(index) - length * rows
-        pieces.append((left % rows, start, length))
-        if left >= rows:
-            insort(spaces, left)
+    rows = tokens // row_tokens
+    placed, homeless, spaces = best_fit(begins[order].tolist(), rests[order].tolist(), row, rows, row_tokens)
+    pieces += placed
     for start, length in homeless:  # the largest gaps first: fewer cuts
         begin, rest = start, length
         while rest:
@@ -151,11 +119,24 @@ def _best_fit(
             begin, rest = begin + taken, rest - taken
             if space > taken:
                 insort(spaces, (space - taken) * rows + row)
-    return pieces
+    ends = np.append(starts[1:], [] if is_last_cut else [tokens])
+    edges, begins, lengths = _by_row(np.array(pieces, np.int64).reshape(-1, 3), rows)
+    stops = begins + lengths
+    found = ends[np.minimum(np.searchsorted(ends, stops), len(ends) - 1)] if len(ends) else -1
+    return PackedRows(edges, begins, lengths, stops == found)
 
 
-def _by_row(pieces: list[tuple[int, int, int]], rows: int) -> tuple[Numbers, Numbers, Numbers]:
-    """The edges of rows among the pieces, their starts and lengths, in the order in which they were placed in a row."""
-    table = np.array(pieces, np.int64).reshape(-1, 3)
+def pack_whole(starts: Numbers, lengths: Numbers, row_tokens: int) -> PackedRows:
+    """Pack documents into as few rows as best-fit needs, and pad these. No document is empty or longer than a row."""
+    row, document = whole_rows(lengths, row_tokens)
+    gaps = row_tokens - np.bincount(row, lengths[document]).astype(np.int64)
+    padded = np.flatnonzero(gaps)
+    table = [np.append(row, padded), np.append(starts[document], -np.ones_like(padded))]
+    edges, begins, lengths = _by_row(np.stack([*table, np.append(lengths[document], gaps[padded])], axis=1), len(gaps))
+    return PackedRows(edges, begins, lengths, np.ones(len(begins), np.bool_))
+
+
+def _by_row(table: Numbers, rows: int) -> tuple[Numbers, Numbers, Numbers]:
+    """The edges of rows among pieces (row, start, length), and the starts and lengths, in their order in a row."""
     row, starts, lengths = table[np.argsort(table[:, 0], kind="stable")].T
     return np.searchsorted(row, np.arange(rows + 1)), starts, lengths
