@@ -277,6 +277,11 @@ class ExportOptions(RunOptions, ShardOptions):
     )
     dtype: TokenType | None = _shards("Type of the tokens.", unset="by vocabulary")
     sequence_tokens: str | int | None = _shards("Tokens per sequence, for mds.", metavar="N", unset="2048")
+    packed: str | int | None = _shards(
+        "Rows of whole documents, at most N tokens each, with a loss mask, for parquet: as Megatron-Bridge reads them.",
+        metavar="N",
+        unset="a row for each document",
+    )
     name: str | None = _shards("Start of the file names, for llmc, build-nanogpt and megatron.", metavar="NAME")
     columns: str | None = _shards("Column of the tokens, for parquet.", metavar="NAME", unset="input_ids")
     with_columns: str | Sequence[str] | None = _shards(
