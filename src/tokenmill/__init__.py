@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tokenmill.api.report import report as report
     from tokenmill.api.stats import stats as stats
     from tokenmill.api.status import status as status
+    from tokenmill.api.template import template as template
     from tokenmill.api.tokenizers import tokenizers as tokenizers
     from tokenmill.api.verify import verify as verify
     from tokenmill.tokenization.tokenize_fn import tokenize_fn as tokenize_fn
@@ -66,6 +67,7 @@ _MODULES = {
     "stats": "tokenmill.api.stats",
     "status": "tokenmill.api.status",
     "tokenize_fn": "tokenmill.tokenization.tokenize_fn",
+    "template": "tokenmill.api.template",
     "tokenizers": "tokenmill.api.tokenizers",
     "verify": "tokenmill.api.verify",
 }

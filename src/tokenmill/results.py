@@ -33,6 +33,8 @@ from tokenmill.api.plan import PlanResult as PlanResult
 from tokenmill.api.prepare_targets import PrepareResult as PrepareResult
 from tokenmill.api.report import ReportResult as ReportResult
 from tokenmill.api.status import StatusResult as StatusResult
+from tokenmill.api.template import TemplateDocument as TemplateDocument
+from tokenmill.api.template import TemplateInfo as TemplateInfo
 from tokenmill.api.tokenizers import TokenizerInfo as TokenizerInfo
 from tokenmill.api.verify import VerifyResult as VerifyResult
 from tokenmill.diagnosis.causes import Check as Check

@@ -20,7 +20,19 @@ from tokenmill.system import startup
 # The commands as help lists them. Each is in the module of its name.
 COMMANDS = {
     "Start here": ("prepare", "export", "inspect"),
-    "Look": ("plan", "status", "stats", "report", "locate", "formats", "tokenizers", "datasets", "bench", "doctor"),
+    "Look": (
+        "plan",
+        "status",
+        "stats",
+        "report",
+        "locate",
+        "formats",
+        "tokenizers",
+        "template",
+        "datasets",
+        "bench",
+        "doctor",
+    ),
     "Train": ("loader", "mix"),
     "Keep": ("verify", "finish", "erase"),
 }

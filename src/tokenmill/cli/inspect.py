@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -11,14 +10,12 @@ import click
 import tokenmill
 from tokenmill.cli import options, output
 from tokenmill.errors import UsageError
-from tokenmill.executors import progress_bar, terminal
+from tokenmill.executors import terminal
 from tokenmill.humanize import count, escape_control_characters, size
 
 if TYPE_CHECKING:
     from tokenmill.results import DocumentInfo, SkippedRange, StoreInfo
 
-TOKEN_STYLES = ("black on #ffd6a5", "black on #caffbf", "black on #9bf6ff", "black on #bdb2ff", "black on #ffadad")
-SHOWN_TOKENS = 2000
 SHOWN_RANGES = 1000
 
 
@@ -75,9 +72,8 @@ def _show_document(directory: tuple[str, ...], doc: int, as_json: bool) -> None:
     output.show(document, as_json, lambda document: _document_lines(document, has_several=len(directory) > 1))
     if as_json:
         return
-    _print_tokens(document, store.token_bytes)
-    if len(document.tokens) > SHOWN_TOKENS:
-        terminal.echo(f"... and {len(document.tokens) - SHOWN_TOKENS:,} more tokens; --json prints all")
+    shown = document.tokens[: output.SHOWN_TOKENS]
+    output.print_tokens(document.tokens, [store.token_bytes(token) for token in shown], document.trained)
 
 
 def _document_lines(document: DocumentInfo, *, has_several: bool) -> Iterable[output.Line]:
@@ -93,41 +89,6 @@ def _document_lines(document: DocumentInfo, *, has_several: bool) -> Iterable[ou
     if document.erased:
         yield "state", f"erased (request {document.erased})"
     yield from output.column_lines(document.columns)
-
-
-def _print_tokens(document: DocumentInfo, token_bytes: Callable[[int], bytes]) -> None:
-    """Print the text with a color for each token, or a line for each token if the terminal has no colors.
-
-    Tokens that are not trained on are without color, and a star is before each that is.
-    """
-    from rich.text import Text  # noqa: PLC0415 - heavy
-
-    console = progress_bar.console(soft_wrap=not sys.stdout.isatty(), highlight=False)
-    tokens = document.tokens[:SHOWN_TOKENS]
-    trained = document.trained or []
-    learned = {index for begin, end in trained for index in range(begin, min(end, len(tokens)))}
-    texts = [_readable(token_bytes(token)) for token in tokens]
-    if not console.color_system:
-        marks = ["* " if index in learned else "  " for index in range(len(tokens))]
-        marks = [""] * len(tokens) if document.trained is None else marks
-        lines = (
-            f'{token:>8,}  {mark}"{escape_control_characters(text)}"'
-            for token, mark, text in zip(tokens, marks, texts, strict=True)
-        )
-        terminal.echo("\n" + "\n".join(lines))
-        return
-    styled = [
-        (text, TOKEN_STYLES[index % len(TOKEN_STYLES)] if document.trained is None or index in learned else "")
-        for index, text in enumerate(texts)
-    ]
-    console.print(Text.assemble("\n", *styled))
-
-
-def _readable(data: bytes) -> str:
-    try:
-        return terminal.printable(data.decode())
-    except UnicodeDecodeError:
-        return "".join(f"\\x{byte:02x}" for byte in data)
 
 
 def _show_skipped(directory: tuple[str, ...], as_json: bool) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from tokenmill.cli import options
-from tokenmill.executors import terminal
+from tokenmill.executors import progress_bar, terminal
 from tokenmill.executors.terminal import Styled
 from tokenmill.humanize import count, escape_control_characters, wrap
 
@@ -26,6 +26,9 @@ NAME_COLUMNS = 13
 # The end of a line that continues on the next line, in a shell.
 SHELL_BREAK = " \\"
 HEADING = {"bold": True}
+TOKEN_STYLES = ("black on #ffd6a5", "black on #caffbf", "black on #9bf6ff", "black on #bdb2ff", "black on #ffadad")
+# The tokens of a document that are shown.
+SHOWN_TOKENS = 2000
 INDENT = "  "
 
 
@@ -136,3 +139,39 @@ def table(texts: Iterable[str], figures: Iterable[str]) -> Table:
     for heading in figures:
         shown.add_column(heading, justify="right", no_wrap=True)
     return shown
+
+
+def print_tokens(tokens: list[int], data: list[bytes], trained: list[tuple[int, int]] | None) -> None:
+    """Print the text with a color for each token, or a line for each token if the terminal has no colors.
+
+    `data` are the bytes of the tokens that are shown. Tokens that are not trained on are without color, and a star is
+    before each that is.
+    """
+    from rich.text import Text  # noqa: PLC0415 - heavy
+
+    console = progress_bar.console(soft_wrap=not sys.stdout.isatty(), highlight=False)
+    learned = {index for begin, end in trained or [] for index in range(begin, min(end, SHOWN_TOKENS))}
+    texts = [_readable(each) for each in data[:SHOWN_TOKENS]]
+    if not console.color_system:
+        marks = ["* " if index in learned else "  " for index in range(len(texts))]
+        marks = [""] * len(texts) if trained is None else marks
+        lines = (
+            f'{token:>8,}  {mark}"{escape_control_characters(text)}"'
+            for token, mark, text in zip(tokens, marks, texts, strict=False)
+        )
+        terminal.echo("\n" + "\n".join(lines))
+    else:
+        styled = [
+            (text, TOKEN_STYLES[index % len(TOKEN_STYLES)] if trained is None or index in learned else "")
+            for index, text in enumerate(texts)
+        ]
+        console.print(Text.assemble("\n", *styled))
+    if len(tokens) > SHOWN_TOKENS:
+        terminal.echo(f"... and {len(tokens) - SHOWN_TOKENS:,} more tokens; --json prints all")
+
+
+def _readable(data: bytes) -> str:
+    try:
+        return terminal.printable(data.decode())
+    except UnicodeDecodeError:
+        return "".join(f"\\x{byte:02x}" for byte in data)

@@ -5,23 +5,21 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
-from tokenmill.chat.renderer import CannotRender
-from tokenmill.chat.rendering import text_renderer
+from tokenmill.chat.renderer import CannotRender, Rendered
+from tokenmill.chat.rendering import as_arrays, text_renderer
 from tokenmill.errors import EngineMismatch, TokenizerError
 from tokenmill.pipeline.unit.plan import DEFAULT_SECONDS, Position, UnitTask
 from tokenmill.sources import prefetch, read_columns, read_documents
 from tokenmill.sources.bad_rows import TOO_LONG, bad_row, raise_or_keep
 from tokenmill.sources.documents import BadRow, Documents, ReadOptions, RowArray, Slice, SourceFile
 from tokenmill.sources.line_numbers import place
-from tokenmill.spans import Spans
 from tokenmill.storage import Folder, folder_at, io_threads
 from tokenmill.storage.digest import digest_of
 from tokenmill.store.deny import DenyList, read_rules
@@ -154,30 +152,23 @@ def rendered(file: SourceFile, rows: Documents, job: Job, limits: WorkerLimits) 
     if job.chat is None:
         return rows
     render = text_renderer(job.chat)
-    indices, texts, values, counts, bad = list[int](), list[str | None](), list[int](), [0], list[BadRow]()
+    indices, documents, bad = list[int](), list[Rendered | None](), list[BadRow]()
     for index, (row, text) in enumerate(zip(rows.rows.tolist(), rows.text.to_pylist(), strict=True)):
         Position("encode", file.index, row, row).mark(limits.document_seconds)
         try:
-            made = [] if text is None else render(text)
+            made: Sequence[Rendered | None] = [None] if text is None else render(text)
         except CannotRender as error:
             bad.append(bad_row(row, error.reason, error.detail, text.encode()))
             continue
-        longest = max((len(document.text.encode()) for document in made), default=0)
+        longest = max(0 if document is None else len(document.text.encode()) for document in made)
         if longest > job.document_bytes:
             bad.append(bad_row(row, TOO_LONG, f"{longest:,} bytes", text.encode()))
             continue
-        indices += [index] * max(1, len(made))
-        texts += [document.text for document in made] or [None]
-        spans = [[edge for span in document.spans for edge in span] for document in made] or [[]]
-        values += [edge for edges in spans for edge in edges]
-        counts += map(len, spans)
-    return replace(
-        rows,
-        text=pa.array(texts, pa.large_string()),
-        rows=rows.rows[np.array(indices, np.int64)],
-        bad=raise_or_keep(file, (*rows.bad, *bad), limits.on_bad),
-        trained=Spans(np.array(values, np.uint32), np.cumsum(counts)),
-    )
+        indices += [index] * len(made)
+        documents += made
+    texts, trained = as_arrays(documents)
+    numbers, bad_rows = rows.rows[np.array(indices, np.int64)], raise_or_keep(file, (*rows.bad, *bad), limits.on_bad)
+    return replace(rows, text=texts, rows=numbers, bad=bad_rows, trained=trained)
 
 
 def unit_rows(
