@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -466,3 +467,22 @@ def test_the_place_of_a_token_tells_whether_it_is_trained_on(prepare: Prepare, t
     store = tokenmill.open(result)
     found = [tokenmill.locate(result, token).documents[0] for token in range(store.token_count)]
     assert [document.trained for document in found] == [int(mask) for mask in stored_mask(store, 0)]
+
+
+def test_a_token_of_an_export_is_found_in_its_turn(prepare: Prepare, tmp_path: Path) -> None:
+    """Also if the documents of a row are in two shards; `locate` lists all documents of a row."""
+    source = write(tmp_path / "a.parquet", random_conversations(60, 3))
+    result = prepare(source, tmp_path / "store", turns="each")
+    store = tokenmill.open(result)
+    for shuffle in (None, 7):
+        options: dict[str, Any] = {"shuffle": shuffle, "shard_tokens": 3000, "executor": InlineExecutor()}
+        tokenmill.export(result, to="olmo", out=str(tmp_path / str(shuffle)), **options)
+        files = [file for file in sorted((tmp_path / str(shuffle)).rglob("*.npy")) if "mask" not in file.name]
+        for file in files:
+            tokens = np.fromfile(file, np.uint16)
+            for token in range(0, len(tokens), 41):
+                (document,) = tokenmill.locate(str(file), token, store=[result.directory]).documents
+                assert store[document.document][document.offset] == tokens[token]
+    rows = [store.document(number).row for number in range(len(store))]
+    found = tokenmill.locate(result, source=source, row=rows[-1]).documents
+    assert [each.document for each in found] == [number for number, row in enumerate(rows) if row == rows[-1]]

@@ -59,10 +59,10 @@ def locate(options: LocateOptions) -> LocateResult:
     opened = Store(stores) if export is None else exported_stores(export, given)
     place, locator = ", ".join(places), Locator(opened, context)
     if named is not None:
-        number, document = locator.find_row(*named)
+        number, found_in_row = locator.find_row(*named)
         exports, unasked = locator.exports() if export is None else ({export.job.format: export}, {})
         shards = locator.shards_of(number, named[1][1], exports)
-        documents = [_with_line(opened, document)]
+        documents = [_with_line(opened, document) for document in found_in_row]
         return LocateResult(place, opened.directory, documents, more=False, exports=shards, unasked=unasked)
     start = token or 0
     stop = options.token2 or start + 1

@@ -14,7 +14,7 @@ from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import EXPORT, STATE, is_begun, is_complete, left_out_changes, stores_digest
 from tokenmill.exports.shards import SplitAndShuffle
-from tokenmill.exports.trace import ExportIndex, ShardLocation, in_store, no_tokens
+from tokenmill.exports.trace import ExportIndex, ShardLocation, TokenOrigin, in_store, no_tokens
 from tokenmill.humanize import Readable
 from tokenmill.sources import splits_of
 from tokenmill.storage import Folder, absolute, folder_at, resolved, scheme
@@ -178,7 +178,7 @@ class Locator:
     def in_export(self, export: ExportIndex, name: str, start: int, stop: int) -> Iterator[LocatedDocument]:
         """Yield the documents of tokens [start, stop) of an exported file."""
         for origin in export.origins(name, start, stop):
-            document = self._store.find(origin.source, origin.row)
+            document = self._document(export, name, origin)
             length = 0 if document is None else len(self._store[document])
             if document is None or origin.stop > length:
                 reason = (
@@ -188,8 +188,20 @@ class Locator:
             stored = in_store(export.job, origin, length)
             yield self._located(document, (origin.token, origin.stop - origin.start), stored.start, stored.stop)
 
-    def find_row(self, source: str, position: tuple[str, int]) -> tuple[int, LocatedDocument]:
-        """Return the number of a source, and the document of one of its rows, or of the byte at which it starts."""
+    def _document(self, export: ExportIndex, name: str, origin: TokenOrigin) -> int | None:
+        """Return the document of some tokens of an exported file. Those of one row follow each other in an export."""
+        first = self._store.find(origin.source, origin.row)
+        if first is None or not self._store.job.splits_rows:
+            return first
+        file, number = export.folder.path(name).removesuffix(".idx"), -1
+        for found in self.shards_of(origin.source, origin.row, {name: export})[name]:
+            number += found.start == 0
+            if found.file.startswith(file) and found.token <= origin.token < found.token + found.tokens:
+                break
+        return first + number
+
+    def find_row(self, source: str, position: tuple[str, int]) -> tuple[int, list[LocatedDocument]]:
+        """Return the number of a source, and the documents of one of its rows, or of the byte at which it starts."""
         number = self._source(source)
         name, row = position
         path, kind = (self._store.sources[column][number].as_py() for column in ("path", "kind"))
@@ -199,8 +211,16 @@ class Locator:
         document = self._store.find(number, row)
         if document is None:
             raise self._no_document(number, row)
-        length = len(self._store[document])
-        return number, self._located(document, (self._store.start_of(document), length), 0, length)
+        stop, origin = document + 1, self._store.document(document)
+        while self._store.job.splits_rows and stop < len(self._store):
+            following = self._store.document(stop)
+            if (following.source, following.row) != (origin.source, origin.row):
+                break
+            stop += 1
+        lengths = [(each, len(self._store[each])) for each in range(document, stop)]
+        return number, [
+            self._located(each, (self._store.start_of(each), length), 0, length) for each, length in lengths
+        ]
 
     def shards_of(self, source: int, row: int, exports: dict[str, ExportIndex]) -> dict[str, list[ShardLocation]]:
         """Return the locations of a row's document in each export."""
