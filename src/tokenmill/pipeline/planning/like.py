@@ -14,6 +14,7 @@ import msgspec
 
 from tokenmill.errors import CorruptStore, StoreError, UsageError
 from tokenmill.options import JobOptions, PrepareOptions
+from tokenmill.pipeline.planning.pieces import DEPENDENT
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store.chain import Head, erased_rules
 from tokenmill.store.deny import read_content, read_rules
@@ -68,6 +69,8 @@ def with_store(options: PrepareOptions, deny: bytes | None) -> tuple[PrepareOpti
     if any(getattr(options, name) is not None for name in ("column", "template", "segments")):
         taken |= dict.fromkeys(OTHER_TEXT if options.segments is not None else ("template", "segments"))
         taken |= {"null": options.null, "template_special": options.template_special}
+    for name, dependent in DEPENDENT.items():
+        taken |= dict.fromkeys(dependent if getattr(options, name) == OFF else ())
     taken = {name: value for name, value in taken.items() if getattr(options, name) is None}
     return _without_off(replace(options, **taken)), store
 
