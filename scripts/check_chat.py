@@ -3,10 +3,13 @@
     python -m scripts.chat_material DIR
     python -m scripts.check_chat DIR [--only NAME ...] [--conversations N] [--others N]
 
-E1: the text is `apply_chat_template(tokenize=False)`, or both refuse. E2: the ids are those of `tokenize=True`. E3: with
-{% generation %} in the template, the mask is `return_assistant_tokens_mask`; where it is not, the tags are replaced by
+E1: the text is `apply_chat_template(tokenize=False)`, or both refuse. E2: the ids are those of `tokenize=True`. E3: if
+the template has {% generation %}, the mask is `return_assistant_tokens_mask`; where it is not, the tags are replaced by
 characters and rendered by transformers, and ours has to be what these say. E4: without tags, how many turns are found,
 and whether they agree with renderings of the first messages, where those are the begin of the whole text.
+
+For the templates that have a segmenter written by hand (tests/chat/segmenters.py), the text of its pieces is compared
+with transformers, and what it says is trained on with ours.
 
 Templates of NAMED get all conversations, the others a part of each shape. What transformers says is kept in DIR.
 The exit code is 1 on a difference.
@@ -32,6 +35,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tests.chat.pieces import REFUSALS, given, trained_bytes
+from tests.chat.segmenters import SEGMENTERS, with_rest
 from tests.support.conversations import SHAPES, conversations
 from tokenmill.chat.renderer import CannotRender, Rendered, Renderer
 from tokenmill.chat.spec import Chat
@@ -61,8 +66,22 @@ NAMED = (
     "llamacpp-huggingfacetb-smollm3-3b",
     "llamacpp-moonshotai-kimi-k2",
 )
-LINE = "{:<46} {:>5} {:>5} {:>5} {:>5} {:>5} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6}"
-HEADINGS = ("template", "rows", "raise", "skip", "E1", "E2", "E3", "defect", "turns", "stable", "agree", "differ")
+LINE = "{:<46} {:>5} {:>5} {:>5} {:>5} {:>5} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6}"
+HEADINGS = (
+    "template",
+    "rows",
+    "raise",
+    "skip",
+    "E1",
+    "E2",
+    "E3",
+    "defect",
+    "turns",
+    "stable",
+    "agree",
+    "differ",
+    "hand",
+)
 
 
 @dataclass
@@ -82,6 +101,7 @@ class Result:
     stable: int = 0
     agree: int = 0
     differ: int = 0
+    by_hand: int = 0
     refused: str = ""
     differences: list[str] = field(default_factory=list)
     examples: dict[str, str] = field(default_factory=dict)
@@ -92,7 +112,8 @@ class Result:
         skipped = sum(self.skipped.values())
         masks = (self.masks, sum(self.defects.values())) if self.tags else ("", "")
         prefixes = ("", "", "", "") if self.tags else (self.turns, self.stable, self.agree, self.differ)
-        return LINE.format(self.name[:46], self.rows, self.raises, skipped, self.text, self.ids, *masks, *prefixes)
+        counts = (self.rows, self.raises, skipped, self.text, self.ids, *masks, *prefixes)
+        return LINE.format(self.name[:46], *counts, self.by_hand if self.name in SEGMENTERS else "")
 
 
 def chosen_rows(name: str, count: int, others: int) -> list[int]:
@@ -123,11 +144,11 @@ def reference(folder: Path, records: list[dict[str, Any]], count: int, others: i
             case = {"name": record["name"], "rows": rows, "prefixes": rows[:: max(1, len(rows) // 400)]}
             case |= {"file": str(folder / record["file"]), "constants": record["constants"]}
             cases.append(case | {"vocabulary": str(folder / f"vocab/{record['vocabulary']}.json")})
-        cases.sort(key=lambda case: -len(case["rows"]))
+        cases.sort(key=lambda case: case["vocabulary"])
         task = {"conversations": str(out / "conversations.jsonl"), "out": str(out), "date": DATE, "templates": cases}
         (out / "task.json").write_text(json.dumps(task))
         command = [str(folder / "environment/bin/python"), str(READER), str(out / "task.json")]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         for name in done.stdout.split():
             (out / f"{name}.done").touch()
         if done.returncode:
@@ -202,6 +223,31 @@ def compare_masks(result: Result, line: dict[str, Any], ids_mask: list[int], whe
         result.differences.append(f"{where}: E3: transformers differs from the tags, for no known reason")
 
 
+def compare_by_hand(
+    result: Result, line: dict[str, Any], chat: dict[str, Any], rendered: Rendered | None, where: str
+) -> None:
+    """The segmenter against transformers, and ours against the segmenter. Ours is None if it was not rendered."""
+    try:
+        pieces = SEGMENTERS[result.name](given(chat["messages"]), chat["tools"])
+    except REFUSALS as error:
+        if "error" not in line:
+            result.differences.append(f"{where}: by hand: refused, {type(error).__name__}: {error}")
+        return
+    if "error" in line:
+        result.differences.append(f"{where}: by hand: not refused: {line['error']}")
+        return
+    pieces = list(with_rest(pieces, line["text"]))
+    text = "".join(piece for piece, _ in pieces)
+    if text != line["text"]:
+        result.differences.append(f"{where}: by hand: {first_difference(line['text'], text)}")
+    elif rendered is not None:
+        spans, data = trained_bytes(pieces), text.encode()
+        result.by_hand += 1
+        if spans != rendered.spans:
+            shown = [[data[begin:end].decode()[-200:] for begin, end in each] for each in (spans, rendered.spans)]
+            result.differences.append(f"{where}: by hand: expected {shown[0]}, trained is {shown[1]}")
+
+
 def compare_prefixes(result: Result, line: dict[str, Any], rendered: Rendered, where: str) -> None:
     """E4 for one row: turns against renderings of the first messages."""
     text = line["text"]
@@ -253,6 +299,7 @@ def check(task: tuple[Path, Path, dict[str, Any]]) -> Result:
             row = line["row"]
             where = f"{record['name']} {row} ({chats[row]['shape']})"
             result.rows += 1
+            rendered = None
             try:
                 (rendered,) = renderer.render({"messages": chats[row]["messages"], "tools": chats[row]["tools"]})
             except CannotRender as error:
@@ -266,6 +313,9 @@ def check(task: tuple[Path, Path, dict[str, Any]]) -> Result:
             except Exception as error:  # noqa: BLE001 - reported
                 result.differences.append(f"{where}: fails: {type(error).__name__}: {error}"[:1500])
                 continue
+            finally:
+                if record["name"] in SEGMENTERS:
+                    compare_by_hand(result, line, chats[row], rendered, where)
             if "error" in line:
                 result.differences.append(f"{where}: E1: rendered, but transformers raises {line['error']}")
                 continue
@@ -344,7 +394,7 @@ def show_totals(results: list[Result], records: list[dict[str, Any]]) -> None:
     print(
         f"\nwithout tags: marks are accepted for {found[0]} of {found[1]} templates ({found[2]} different ones in all)"
     )
-    for heading in ("rows", "raises", "text", "ids", "masks", "turns", "stable", "agree", "differ"):
+    for heading in ("rows", "raises", "text", "ids", "masks", "turns", "stable", "agree", "differ", "by_hand"):
         print(f"{heading:<8} {sum(getattr(each, heading) for each in results):>9,}")
     print(f"skipped  {sum(sum(each.skipped.values()) for each in results):>9,}")
     for kind in sorted({kind for each in results for kind in each.defects}):

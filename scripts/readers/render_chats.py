@@ -10,7 +10,8 @@ they are found by replacing the tags with characters and rendering once more (No
 has the messages before each turn of the assistant with a generation prompt, and those up to it (None: not rendered).
 """
 
-import datetime
+import datetime as dt
+import functools
 import json
 import multiprocessing
 import re
@@ -51,21 +52,28 @@ def tagged_spans(marked, text):
     return spans
 
 
-class Clock(datetime.datetime):
+class Clock(dt.datetime):
     """A clock that stands."""
 
     day = ""
 
     @classmethod
-    def now(cls, tz=None):
+    def now(cls):
+        """The day of the task."""
         return cls.fromisoformat(cls.day)
+
+
+@functools.lru_cache(1)
+def load(vocabulary):
+    """A tokenizer. The special tokens of a template are given to it as variables, which is what transformers does."""
+    return PreTrainedTokenizerFast(tokenizer_file=vocabulary)
 
 
 def attempt(render):
     """What is rendered, or None."""
     try:
         return render()
-    except Exception:
+    except Exception:  # noqa: BLE001 - templates raise anything
         return None
 
 
@@ -75,12 +83,12 @@ def check(task):
     Clock.day = day
     chat_template_utils.datetime = Clock
     template = Path(case["file"]).read_bytes().decode()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_file=case["vocabulary"], **case["constants"])
+    tokenizer = load(case["vocabulary"])
     has_tags = bool(TAG.search(template))
     marked_template = with_sentinels(template)
 
     def render(messages, tools, **options):
-        given = {"chat_template": template, "tokenize": False} | options
+        given = {"chat_template": template, "tokenize": False} | case["constants"] | options
         return tokenizer.apply_chat_template(messages, tools=tools, **given)
 
     with (Path(folder) / f"{case['name']}.jsonl").open("w") as out:
@@ -89,7 +97,7 @@ def check(task):
             line = {"row": row}
             try:
                 line["text"] = text = render(messages, tools)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - templates raise anything
                 out.write(json.dumps(line | {"error": f"{type(error).__name__}: {error}"[:300]}) + "\n")
                 continue
             options = {"tokenize": True, "return_dict": True, "return_assistant_tokens_mask": has_tags}
@@ -97,7 +105,7 @@ def check(task):
                 encoded = render(messages, tools, **options)
                 line["ids"] = encoded["input_ids"]
                 line["mask"] = encoded.get("assistant_masks")
-            except Exception as error:  # the mask fails on some; the ids do not
+            except Exception as error:  # noqa: BLE001 - the mask fails on some; the ids do not
                 line["ids"] = render(messages, tools, tokenize=True, return_dict=True)["input_ids"]
                 line["mask_error"] = f"{type(error).__name__}: {error}"[:300]
             if has_tags:

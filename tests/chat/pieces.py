@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 Piece = tuple[str, bool]
@@ -42,6 +42,11 @@ def segments(segmenter: Segmenter, conversation: dict[str, Any]) -> tuple[str, l
         pieces = segmenter(given(conversation["messages"]), conversation["tools"])
     except REFUSALS as error:
         raise Refused(str(error)) from error
+    return "".join(text for text, _ in pieces), trained_bytes(pieces)
+
+
+def trained_bytes(pieces: Iterable[Piece]) -> list[tuple[int, int]]:
+    """The begin and the end of what is trained on. Pieces that touch are one."""
     spans: list[tuple[int, int]] = []
     place = 0
     for text, is_trained in pieces:
@@ -52,4 +57,4 @@ def segments(segmenter: Segmenter, conversation: dict[str, Any]) -> tuple[str, l
             else:
                 spans.append((place, end))
         place = end
-    return "".join(text for text, _ in pieces), spans
+    return spans
