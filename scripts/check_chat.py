@@ -37,7 +37,7 @@ import pyarrow as pa
 
 from tests.chat.pieces import REFUSALS, given, trained_bytes
 from tests.chat.segmenters import SEGMENTERS, with_rest
-from tests.support.conversations import SHAPES, conversations
+from tests.support.chat_shapes import SHAPES, conversations
 from tokenmill.chat.renderer import CannotRender, Rendered, Renderer
 from tokenmill.chat.spec import Chat
 from tokenmill.spans import Spans
