@@ -14,6 +14,7 @@ from tests.chat.pieces import Refused, Segmenter, segments
 from tests.support.chat_shapes import conversations
 from tokenmill.chat.renderer import REFUSED, CannotRender, Renderer
 from tokenmill.chat.spec import Chat
+from tokenmill.errors import TokenmillError
 
 TEMPLATES = Path(__file__).parent / "templates"
 CONVERSATIONS = list(conversations(440, seed=11))
@@ -34,30 +35,40 @@ def renderer(name: str, **constants: object) -> Renderer:
 def compare(ours: Renderer, segmenter: Segmenter, chats: list[dict[str, Any]]) -> Counter[str]:
     """Compare all conversations. Returns how many are equal, refused, and skipped for which reason."""
     outcomes: Counter[str] = Counter()
+    differences = []
     for number, chat in enumerate(chats):
-        try:
-            text, spans = segments(segmenter, chat)
-        except Refused:
-            with pytest.raises(CannotRender) as refusal:
-                ours.render(chat)
-            assert refusal.value.reason == REFUSED, f"conversation {number}: {chat}"
-            outcomes["refused"] += 1
-            continue
-        try:
-            (rendered,) = ours.render(chat)
-        except CannotRender as skipped:
-            if skipped.reason == REFUSED:
-                pytest.fail(f"conversation {number}: {skipped}: {chat}")
-            is_call = any(message.get("tool_calls") for message in chat["messages"])
-            kind = "uncertain" if chat["shape"] in UNCERTAIN else "calls" if is_call else str(skipped)
-            outcomes[f"skipped: {kind}"] += 1
-            continue
-        assert rendered.text == text, f"conversation {number}: {chat}"
-        data = text.encode()
-        shown = [[data[begin:end].decode() for begin, end in each] for each in (spans, rendered.spans)]
-        assert rendered.spans == spans, f"conversation {number} ({chat['shape']}): {shown[0]} != {shown[1]} in {text!r}"
-        outcomes["equal"] += 1
+        outcome = outcome_of(ours, segmenter, chat)
+        if outcome in {"equal", "refused"} or outcome.startswith("skipped"):
+            outcomes[outcome] += 1
+        else:
+            differences.append(f"conversation {number} ({chat['shape']}): {outcome}")
+    assert not differences, "\n".join([f"{len(differences)} differ", *differences])
     return outcomes
+
+
+def outcome_of(ours: Renderer, segmenter: Segmenter, chat: dict[str, Any]) -> str:
+    """What came of a conversation, or how ours differs."""
+    try:
+        text, spans = segments(segmenter, chat)
+    except Refused:
+        text, spans = "", None
+    try:
+        (rendered,) = ours.render(chat)
+    except CannotRender as skipped:
+        if skipped.reason == REFUSED:
+            return "refused" if spans is None else str(skipped)
+        is_call = any(message.get("tool_calls") for message in chat["messages"])
+        kind = "uncertain" if chat["shape"] in UNCERTAIN else "calls" if is_call else str(skipped)
+        return f"skipped: {kind}"
+    except TokenmillError as error:
+        return f"fails: {error}"
+    if spans is None:
+        return f"not refused: {rendered.text!r}"
+    if rendered.text != text:
+        return f"text: {text!r} != {rendered.text!r}"
+    data = text.encode()
+    shown = [[data[begin:end].decode() for begin, end in each] for each in (spans, rendered.spans)]
+    return "equal" if rendered.spans == spans else f"trained: {shown[0]} != {shown[1]}"
 
 
 @pytest.mark.parametrize("name", SEGMENTERS)
