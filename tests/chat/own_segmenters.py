@@ -151,7 +151,7 @@ def last_turn_differs(messages: list[Message], _: list[Any] | None) -> list[Piec
                 pieces.append((text + as_json(function["arguments"]) + "<|call|>", True))
                 continue
             is_last = place == len(messages) - 1
-            if is_last and message.get("thinking"):
+            if is_last and "thinking" in message:
                 text = f"<|channel|>analysis<|message|>{message['thinking']}<|end|><|start|>assistant"
                 pieces.append((text, True))
             stop = "<|return|>" if is_last else "<|end|>"
