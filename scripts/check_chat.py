@@ -129,9 +129,11 @@ class Result:
 
 
 def chosen_rows(name: str, count: int, others: int) -> list[int]:
-    """The conversations for a template: all, or so many, of every shape as many."""
-    if name in NAMED or others >= count or name.startswith("own-"):
-        return list(range(count + name.startswith("own-")))
+    """The conversations for a template: all, or so many, of every shape as many. Ours get one more."""
+    if name.startswith("own-"):
+        return [*range(min(count, others)), count]
+    if name in NAMED or others >= count:
+        return list(range(count))
     first = int(hashlib.sha256(name.encode()).hexdigest(), 16) % (count // len(SHAPES))
     step = max(1, count // others)
     # Consecutive rows have all shapes in turn.
