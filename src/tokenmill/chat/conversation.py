@@ -77,6 +77,7 @@ class Marks:
     plane: int
     _owner: list[int] = field(default_factory=list)
     _may_repeat: list[bool] = field(default_factory=list)
+    _outside: dict[int, tuple[str, str]] = field(default_factory=dict)  # the tags before and after marks
 
     @classmethod
     def for_text(cls, plain: str) -> Marks:
@@ -117,11 +118,21 @@ class Marks:
         places = list(itertools.accumulate(map(len, pieces[:-1:2])))
         marks = [ord(mark) - self.plane for mark in pieces[1::2]]
         if marks == list(range(2 * len(self._owner))):
-            return list(zip(self._owner, places[::2], places[1::2], strict=True))
-        return self._find(marks, places)
+            found = list(zip(range(len(self._owner)), places[::2], places[1::2], strict=True))
+        else:
+            found = self._find(marks, places)
+        if self._outside:
+            found = [self._with_tags(plain, *text) for text in found]
+        return [(self._owner[number], begin, end) for number, begin, end in found]
+
+    def _with_tags(self, plain: str, number: int, begin: int, end: int) -> tuple[int, int, int]:
+        """The place of a text with the tags at its edges, if they are in the rendering."""
+        before, after = self._outside.get(number, ("", ""))
+        begin -= len(before) if plain.endswith(before, 0, begin) else 0
+        return number, begin, end + len(after) if plain.startswith(after, end) else end
 
     def _find(self, marks: list[int], places: list[int]) -> list[tuple[int, int, int]]:
-        """The same for marks of which some are missing, or there more than once."""
+        """The number and the edges of each text, if marks are missing, or there more than once."""
         begins, ends = dict[int, int](), dict[int, int]()
         for mark, place in zip(marks, places, strict=True):
             number, is_end = divmod(mark, 2)
@@ -133,11 +144,11 @@ class Marks:
             edges.setdefault(number, place)
         if len(begins) > len(ends):
             raise MarksError("the begin of a text is there without its end")
-        found = sorted((begins[number], ends[number], self._owner[number]) for number in begins)
-        owners = [message for _, _, message in found if message >= 0]
+        found = sorted((begins[number], ends[number], number) for number in begins)
+        owners = [self._owner[number] for _, _, number in found if self._owner[number] >= 0]
         if owners != sorted(owners):
             raise MarksError("its messages are not in their order")
-        return [(message, begin, end) for begin, end, message in found]
+        return [(number, begin, end) for begin, end, number in found]
 
     def _put(self, number: int, message: dict[str, Any]) -> dict[str, Any]:
         marked = dict(message)
@@ -182,7 +193,12 @@ class Marks:
         end = len(text.rstrip())
         while begin < end and (tag := _TAG_AT_END.search(text, max(begin, end - _MAX_TAG), end)):
             end = len(text[: tag.start()].rstrip())
-        return text if begin >= end else self._around(number, text, begin, end, may_repeat=may_repeat)
+        if begin >= end:
+            return text
+        before, after = text[:begin].lstrip(), text[end:].rstrip()
+        if before or after:
+            self._outside[len(self._owner)] = before, after
+        return self._around(number, text, begin, end, may_repeat=may_repeat)
 
     def _around(self, number: int, text: str, begin: int, end: int, *, may_repeat: bool = False) -> str:
         mark = self.plane + 2 * len(self._owner)

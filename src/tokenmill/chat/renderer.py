@@ -156,10 +156,11 @@ class Renderer:
         is_all = ALL in self.chat.train
         wanted = sorted(every - chosen if is_all else chosen)
         gaps = _gaps(places, len(conversation.messages), len(plain))
-        spans = {number: self._turn(conversation, plain, places.get(number), gaps[number], number) for number in wanted}
+        rendering = Rendering(self.template, conversation.messages, tools, plain)
+        spans = {number: self._turn(rendering, places, gaps[number], number) for number in wanted}
         if is_compared:
             for number, span in spans.items():
-                self.compare(conversation, tools, plain, number, span)
+                self.compare(rendering, number, span)
         return _outside(list(spans.values()), plain) if is_all else list(spans.values())
 
     def _tagged(self, conversation: Conversation, tools: list[Any] | None, plain: str) -> list[Span]:
@@ -176,41 +177,49 @@ class Renderer:
             raise TurnError("the template has nothing between its generation tags")
         return spans
 
-    def _turn(self, conversation: Conversation, plain: str, texts: Span | None, gap: Span, number: int) -> Span:
+    def _turn(self, rendering: Rendering, places: dict[int, Span], gap: Span, number: int) -> Span:
         """Where a turn begins and ends, from where its texts are, and those before and after it."""
-        role = conversation.messages[number].get("role")
-        before, after = gap
-        first, last = texts or (after, before)
-        if role != ASSISTANT:
-            return (before, before) if texts is None else (first, self.turns.end(plain, last, after))
-        previous = str(conversation.messages[number - 1].get("role")) if number else "user"
-        is_forced_trained = self.chat.prefilled == TRAIN
-        begin = self.turns.begin(plain, before, first, previous, is_forced_trained=is_forced_trained)
-        if begin is None:
-            raise TurnError(f"the generation prompt is not before message {number}")
-        if texts is None and self.turns.header and plain.count(self.turns.header, before, first) > 1:
-            raise TurnError(f"message {number} is empty, and there are several places where it may be")
-        return begin, self.turns.end(plain, max(last, begin), after)
+        plain, (before, after) = rendering.plain, gap
+        first, last = places.get(number, (after, before))
+        if rendering.role(number) == ASSISTANT:
+            begin = self._begin(rendering, places, (before, first), number)
+            last = last if number in places else begin + rendering.tags_at(number, plain[begin:after])
+            return begin, self.turns.end(plain, last, after)
+        return (first, self.turns.end(plain, last, after)) if number in places else (before, before)
 
-    def compare(self, conversation: Conversation, tools: list[Any] | None, plain: str, number: int, span: Span) -> bool:
+    def _begin(self, rendering: Rendering, places: dict[int, Span], gap: Span, number: int) -> int:
+        """Where a turn begins: after the generation prompt, which is in the gap before its first text."""
+        turns, plain, is_forced_trained = self.turns, rendering.plain, self.chat.prefilled == TRAIN
+        without_text = list(itertools.takewhile(lambda other: other not in places, range(number - 1, -1, -1)))
+        headers = 1 if number in places else plain.count(turns.header, *gap) if turns.header else 1
+        if headers == 1 and not any(rendering.role(other) == ASSISTANT for other in without_text):
+            role, is_next = rendering.role(number - 1) if number else "user", not without_text
+            begin = turns.begin(plain, gap, role, is_next=is_next, is_forced_trained=is_forced_trained)
+            if begin is not None:
+                return begin
+        prompt = rendering.prefix(number, prompt=True) if number else ""
+        if not number or not gap[0] <= len(prompt) <= gap[1] or not plain.startswith(prompt):
+            raise TurnError(f"the generation prompt is not before message {number}")
+        forced = turns.forced if is_forced_trained and prompt.endswith(turns.forced) else ""
+        return len(prompt) - len(forced)
+
+    def compare(self, rendering: Rendering, number: int, span: Span) -> bool:
         """Compare a turn of the assistant with renderings of the messages before it, and up to it.
 
         Returns whether both are the start of the text. Raises SpansDiffer if the turn is not what is between them.
         """
-        messages = conversation.messages
+        plain, (begin, end) = rendering.plain, span
+        if not number or rendering.role(number) != ASSISTANT:
+            return False
         try:
-            before = self.template.render(messages[:number], tools, prompt=True) if number else ""
-            until = self.template.render(messages[: number + 1], tools)
+            before, until = rendering.prefix(number, prompt=True), rendering.prefix(number + 1)
         except TemplateError:
             return False
-        if not number or not plain.startswith(before) or not plain.startswith(until) or len(until) <= len(before):
+        if not plain.startswith(before) or not plain.startswith(until) or len(until) <= len(before):
             return False
-        begin, end = span
-        is_forced_trained = self.chat.prefilled == TRAIN
-        is_right = begin == len(before) or (is_forced_trained and begin <= len(before))
+        is_right = begin == len(before) or (self.chat.prefilled == TRAIN and begin <= len(before))
         is_right |= plain[len(before) : begin] == self.turns.header
-        is_right &= self.turns.is_end(plain[min(end, len(until)) : max(end, len(until))])
-        if messages[number].get("role") == ASSISTANT and not is_right:
+        if not is_right or not self.turns.is_end(plain[min(end, len(until)) : max(end, len(until))]):
             raise SpansDiffer(
                 "the trained text of a conversation is uncertain: two ways to find it disagree",
                 f"turn         message {number}",
@@ -219,6 +228,30 @@ class Renderer:
                 "This is a bug in tokenmill, or a template that needs --turns each. Please report it.",
             )
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """A conversation and its plain rendering."""
+
+    template: Template
+    messages: list[dict[str, Any]]
+    tools: list[Any] | None
+    plain: str
+
+    def role(self, number: int) -> str:
+        """Who speaks."""
+        return str(self.messages[number].get("role"))
+
+    def tags_at(self, number: int, text: str) -> int:
+        """The size of what a message without other text has at the start of a text: control tokens that it spells."""
+        content = self.messages[number].get("content")
+        own = content.strip() if isinstance(content, str) else ""
+        return text.find(own) + len(own) if text.lstrip().startswith(own) else 0
+
+    def prefix(self, count: int, *, prompt: bool = False) -> str:
+        """The rendering of the first messages. Raises TemplateError."""
+        return self.template.render(self.messages[:count], self.tools, prompt=prompt)
 
 
 class SpansDiffer(TokenmillError):  # noqa: N818 - the name is written to logs

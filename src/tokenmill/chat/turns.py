@@ -84,16 +84,20 @@ class Prompt:
         """The prompt before what begins the reasoning."""
         return self.starts[-1] if self.starts else ""
 
-    def begin(self, plain: str, before: int, first: int, *, is_forced_trained: bool) -> int | None:
-        """Where the turn begins whose first text is at `first`, and that of the message before it ends at `before`."""
-        for start in self.starts[-1:] if is_forced_trained else self.starts:
-            place = plain.rfind(start, before, first)
-            if place >= 0:
-                return place + len(start)
-        if self.starts or self.after is None or not plain.startswith(self.after, before):
+    def begin(self, plain: str, before: int, first: int, *, is_next: bool, is_forced_trained: bool) -> int | None:
+        """Where the turn begins whose first text is at `first`. The last text before it ends at `before`.
+
+        `is_next` says whether that is of the message before it.
+        """
+        if self.starts:
+            place = plain.find(self.header, before, first)
+            starts = self.starts[-1:] if is_forced_trained else self.starts
+            ends = (place + len(start) for start in starts if plain.startswith(start, place))
+            return next((end for end in ends if end <= first), None) if place >= 0 else None
+        if self.after is None or not is_next:
             return None
-        begin = before + len(self.after)
-        return begin if begin <= first else None
+        place = plain.find(self.after, before, first)
+        return place + len(self.after) if place >= 0 and not plain[before:place].strip() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +140,23 @@ class Turns:
         """What a turn after a user's message begins with; empty if that is not known."""
         return self.prompts["user"].header if "user" in self.prompts else ""
 
-    def begin(self, plain: str, before: int, first: int, role: str, *, is_forced_trained: bool) -> int | None:
-        """Where a turn begins that follows a message of a role; None if that cannot be told from the probes."""
+    @property
+    def forced(self) -> str:
+        """What the generation prompt after a user's message has behind the header."""
+        prompt = self.prompts.get("user")
+        return prompt.starts[0][len(prompt.header) :] if prompt and prompt.starts else ""
+
+    def begin(
+        self, plain: str, gap: tuple[int, int], role: str, *, is_next: bool, is_forced_trained: bool
+    ) -> int | None:
+        """Where a turn begins that follows a message of a role; None if that cannot be told from the probes.
+
+        The gap is that between the last text before the turn and its first one.
+        """
         prompt = self.prompts.get(role, self.prompts.get("user"))
         if prompt is None:
             return None
-        begin = prompt.begin(plain, before, first, is_forced_trained=is_forced_trained)
+        begin = prompt.begin(plain, *gap, is_next=is_next, is_forced_trained=is_forced_trained)
         if begin is not None and not prompt.starts and plain.startswith(self.header, begin):
             begin += len(self.header)  # a header that the template writes, and that is not in the prompt
         return begin
@@ -190,18 +205,29 @@ def _gaps(template: Template) -> Iterator[tuple[bool, bool, str, str]]:
             yield is_last, is_call, gap, tails[is_call]
 
 
-def _stop(controls: re.Pattern[str], gap: str, tail: str, *, is_call: bool) -> str | None:
+def _stop(special: re.Pattern[str], gap: str, tail: str, *, is_call: bool) -> str | None:
     """The token that ends a turn, of the text between it and the next one.
 
     The `tail` is what follows such a turn if the conversation ends there. It ends with the stop token, unless that is
     the first token of the next message. The last turn may end in another way than those before it.
     """
     end = tail.rstrip()
-    in_tail = list(controls.finditer(end))
-    if in_tail and in_tail[-1].end() == len(end) and (is_call or gap.startswith(end)):
-        return in_tail[-1].group()
-    first = controls.search(gap, len(end) if is_call else 0)
+    if is_call or gap.startswith(end):
+        if stop := _last(special, end):
+            return stop
+        if is_call:
+            following = gap[len(end) :].lstrip()
+            first = special.match(following)
+            # Without a special token on either side, a tag at the end is the stop token, if another message follows.
+            return first.group() if first else _last(_CONTROL, end) if following else None
+    first = special.search(gap)
     return first.group() if first else None
+
+
+def _last(controls: re.Pattern[str], text: str) -> str | None:
+    """The control token at the end of a text."""
+    found = [match.group() for match in controls.finditer(text) if match.end() == len(text)]
+    return found[0] if found else None
 
 
 def _prompts(template: Template) -> Iterator[tuple[str, Prompt]]:
