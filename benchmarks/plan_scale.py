@@ -42,6 +42,7 @@ from tokenmill.options import JobOptions
 from tokenmill.pipeline.planning.freeze import FrozenRun, freeze
 from tokenmill.pipeline.planning.request import find_sources, make_request
 from tokenmill.pipeline.unit.plan import SliceDigests
+from tokenmill.sources.documents import Documents
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store import event_log, layout
 from tokenmill.store.job import Run
@@ -141,12 +142,12 @@ def write_document(folder: Folder, run: Run, planned: PlannedUnit, place: tuple[
         source=np.array([place[0]], np.uint32),
         row=np.array([place[1]], np.uint64),
     )
-    data, text_hash = np.frombuffer(text.encode(), np.uint8), TextHash()
-    text_hash.update(data, np.array([0, len(data)], np.int64))
-    unit, slice_digest = planned
-    summary = PartSummary(unit, job.digest(), 1, len(tokens), len(data), slice=slice_digest, text=text_hash.hexdigest())
+    text_hash = TextHash()
+    text_hash.update(Documents(pa.array([text], pa.large_string()), content.row))
+    (unit, slice_digest), size = planned, text_hash.text_bytes
+    summary = PartSummary(unit, job.digest(), 1, len(tokens), size, slice=slice_digest, text=text_hash.hexdigest())
     written = write_part(folder, summary, content)
-    counts = {"tokens": len(tokens), "text_bytes": len(data), "seconds": 0.001, "pid": os.getpid(), "peak_bytes": 0}
+    counts = {"tokens": len(tokens), "text_bytes": size, "seconds": 0.001, "pid": os.getpid(), "peak_bytes": 0}
     part = written.blake3[: event_log.CHECKSUM_DIGITS]
     return event_log.line("unit", unit=unit, part=part, run=log_run(run), **counts)
 

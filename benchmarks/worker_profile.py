@@ -79,7 +79,7 @@ STEPS = {
     "encode gap documents": [("tokenmill.tokenization.tokenizer:Tokenizer", "_replace")],
     "white space scan": [("tokenmill.tokenization.tokenizer", "documents_with_long_white_space")],
     "audit": [("tokenmill.tokenization.audit:Audit", "check")],
-    "bound (begin, end)": [("tokenmill.pipeline.unit.documents", "framed")],
+    "bound (begin, end)": [("tokenmill.pipeline.unit.encode", "framed")],
     "hash text, collect columns": [("tokenmill.pipeline.unit.part_builder:PartBuilder", "add")],
     "join columns": [("tokenmill.pipeline.unit.part_builder:PartBuilder", "finish")],
     "checksums": [("tokenmill.pipeline.unit.part_builder", "with_checksum")],

@@ -31,6 +31,7 @@ EngineName = Literal["auto", "gigatoken", "tiktoken", "tokenizers"]
 BadDocumentAction = Literal["quarantine", "fail"]
 Dedup = Literal["exact", "none"]
 # The arrays of a batch.
+FimSplit = Literal["character", "line"]
 Field = Literal[
     "input_ids",
     "labels",
@@ -45,7 +46,7 @@ Field = Literal[
 EndTokenPosition = Literal["appended", "prepended"]
 Mask = Literal["labels", "weights", "ignore"]
 Null = Literal["skip", "empty"]
-Packing = Literal["concat", "best-fit"]
+Packing = Literal["concat", "best-fit", "whole"]
 Shuffle = Literal["full", "window", "none"]
 Prefilled = Literal["mask", "train"]
 Special = Literal["text", "parse", "refuse"]
@@ -58,6 +59,7 @@ TokenType = Literal["uint16", "int32", "uint32"]
 _text = partial(option, heading="Text and tokenizer")
 _columns = partial(option, heading="Columns")
 _chat = partial(option, heading="Conversations")
+_fim = partial(option, heading="Fill in the middle")
 _selection = partial(option, heading="Selection")
 _output = partial(option, heading="Output")
 _shards = partial(option, heading="Exports")
@@ -188,9 +190,32 @@ class JobOptions:
         of_store=True,
         can_be_off=True,
     )
+    prefix: str | None = _columns(
+        "Text before each document, from columns: '{host}\\n\\n'. It is tokenized by itself.",
+        metavar="TEXT",
+        escapes=True,
+        can_be_off=True,
+    )
+    prefix_rate: str | float | None = _columns(
+        "Fraction of documents that get the prefix.", metavar="FRACTION", unset="all", of_store=True
+    )
     keep: str | Sequence[str] | None = _columns(
         "Columns of the sources to keep in the store, such as id,url.", metavar="NAMES", can_be_off=True
     )
+    fim_rate: str | float | None = _fim(
+        "Fraction of documents to rearrange for fill-in-the-middle, such as 0.5.", metavar="FRACTION", can_be_off=True
+    )
+    fim_spm: str | float | None = _fim(
+        "Fraction of these that get the order SPM instead of PSM.", metavar="FRACTION", unset="0.5", of_store=True
+    )
+    fim_split: FimSplit | None = _fim("Cut them between characters or lines.", unset="character", of_store=True)
+    fim_tokens: str | Sequence[str] | None = _fim(
+        "Their control tokens: a family such as qwen, or PREFIX,SUFFIX,MIDDLE.",
+        metavar="TOKENS",
+        unset="those of the vocabulary",
+        of_store=True,
+    )
+    fim_seed: int | None = _fim("Seed of these choices.", metavar="N", unset="1337", least=0, of_store=True)
     deny: StrPath | None = _selection(
         "Leave out rows: a file of JSON Lines names value, host or row; a store, all that was erased in it.",
         metavar="FILE|DIR",
@@ -322,6 +347,11 @@ class ExportOptions(RunOptions, ShardOptions):
     )
     dtype: TokenType | None = _shards("Type of the tokens.", unset="by vocabulary")
     sequence_tokens: str | int | None = _shards("Tokens per sequence, for mds.", metavar="N", unset="2048")
+    packed: str | int | None = _shards(
+        "Rows of whole documents, at most N tokens each, with a loss mask, for parquet: as Megatron-Bridge reads them.",
+        metavar="N",
+        unset="a row for each document",
+    )
     name: str | None = _shards("Start of the file names, for llmc, build-nanogpt and megatron.", metavar="NAME")
     columns: str | None = _shards("Column of the tokens, for parquet.", metavar="NAME", unset="input_ids")
     with_columns: str | Sequence[str] | None = _shards(
@@ -348,7 +378,8 @@ class BatchOptions:
         unset="full",
     )
     packing: Packing | None = _batches(
-        "Cut the stream into sequences, or fill sequences with whole documents.", unset="concat"
+        "Cut the stream into sequences; pack documents, few of them cut; or none cut, and sequences padded.",
+        unset="concat",
     )
     grain: str | int | None = _batches(
         "Tokens that stay together in a shuffle, a multiple of --sequence-tokens.", metavar="N", unset="8192"

@@ -155,7 +155,8 @@ class Renderer:
             raise TurnError(f"message {min(lost)} is not in the text")
         is_all = ALL in self.chat.train
         wanted = sorted(every - chosen if is_all else chosen)
-        spans = {number: self._turn(conversation, plain, places, number) for number in wanted}
+        gaps = _gaps(places, len(conversation.messages), len(plain))
+        spans = {number: self._turn(conversation, plain, places.get(number), gaps[number], number) for number in wanted}
         if is_compared:
             for number, span in spans.items():
                 self.compare(conversation, tools, plain, number, span)
@@ -175,21 +176,19 @@ class Renderer:
             raise TurnError("the template has nothing between its generation tags")
         return spans
 
-    def _turn(self, conversation: Conversation, plain: str, places: dict[int, Span], number: int) -> Span:
-        """Where a turn begins and ends, from where the texts of all messages are."""
+    def _turn(self, conversation: Conversation, plain: str, texts: Span | None, gap: Span, number: int) -> Span:
+        """Where a turn begins and ends, from where its texts are, and those before and after it."""
         role = conversation.messages[number].get("role")
-        before = next((places[other][1] for other in range(number - 1, -1, -1) if other in places), 0)
-        following = range(number + 1, len(conversation.messages))
-        after = next((places[other][0] for other in following if other in places), len(plain))
-        first, last = places.get(number, (after, before))
+        before, after = gap
+        first, last = texts or (after, before)
         if role != ASSISTANT:
-            return (first, self.turns.end(plain, last, after)) if number in places else (before, before)
+            return (before, before) if texts is None else (first, self.turns.end(plain, last, after))
         previous = str(conversation.messages[number - 1].get("role")) if number else "user"
         is_forced_trained = self.chat.prefilled == TRAIN
         begin = self.turns.begin(plain, before, first, previous, is_forced_trained=is_forced_trained)
         if begin is None:
             raise TurnError(f"the generation prompt is not before message {number}")
-        if number not in places and self.turns.header and plain.count(self.turns.header, before, first) > 1:
+        if texts is None and self.turns.header and plain.count(self.turns.header, before, first) > 1:
             raise TurnError(f"message {number} is empty, and there are several places where it may be")
         return begin, self.turns.end(plain, max(last, begin), after)
 
@@ -232,6 +231,18 @@ def _by_message(texts: list[tuple[int, int, int]]) -> dict[int, Span]:
     for message, begin, end in texts:
         places[message] = (places[message][0], end) if message in places else (begin, end)
     return places
+
+
+def _gaps(places: dict[int, Span], messages: int, size: int) -> list[Span]:
+    """Of each message, where the texts before it end, and where those after it begin."""
+    befores, afters, before, after = list[int](), list[int](), 0, size
+    for number in range(messages):
+        befores.append(before)
+        before = places[number][1] if number in places else before
+    for number in range(messages - 1, -1, -1):
+        afters.append(after)
+        after = places[number][0] if number in places else after
+    return list(zip(befores, afters[::-1], strict=True))
 
 
 def _outside(spans: list[Span], plain: str) -> list[Span]:

@@ -24,6 +24,7 @@ MASKS = {
 @options.command(
     "Show the loss mask of a chat template.",
     "tokenmill template Qwen/Qwen3-8B chats.parquet --row 7",
+    common=options.GENERAL,
     declared=("messages", "tools", "chat_template", "chat_set", "train", "turns", "prefilled", "roles"),
 )
 @click.argument("model", metavar="MODEL")

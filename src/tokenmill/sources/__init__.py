@@ -25,6 +25,7 @@ from tokenmill.sources.discovery import with_identities as with_identities
 from tokenmill.sources.documents import ROW_KINDS as ROW_KINDS
 from tokenmill.sources.documents import Columns, Documents, ReadOptions, Slice, Slices, SourceFile, SourceKind
 from tokenmill.sources.ignored import Ignored as Ignored
+from tokenmill.sources.prefixes import with_prefix
 from tokenmill.sources.segments import with_spans
 from tokenmill.sources.selection import read_selected
 from tokenmill.sources.spelled import refuse_spelled
@@ -66,6 +67,7 @@ def read_documents(file: SourceFile, file_slice: Slice, options: ReadOptions) ->
         for documents in read:
             texts = with_spans(file, documents, options) if options.segments else documents
             texts = without_wrong(file, documents, options) if options.messages else texts
+            texts = with_prefix(texts) if options.prefix else texts
             yield refuse_spelled(file, texts, options)
 
 

@@ -151,7 +151,7 @@ def _without_invalid(
     _check_structure(file, documents, binary)
     is_bad = np.zeros(len(binary), dtype=bool)
     bad = []
-    for index, value, detail in _find_invalid(binary, has_ranges=options.segments):
+    for index, value, detail in _find_invalid(binary, has_line=options.segments or bool(options.prefix)):
         is_bad[index] = True
         bad.append(bad_row(int(documents.rows[index]), NOT_UTF8, detail, raw(index) if raw else value))
     valid = without_rows(file, documents, is_bad, bad, options)
@@ -159,11 +159,11 @@ def _without_invalid(
     return valid
 
 
-def _find_invalid(binary: pa.LargeBinaryArray, *, has_ranges: bool) -> Iterator[tuple[int, bytes, str]]:
-    """The values that are not UTF-8, with the place. `has_ranges` says that a line of ranges is before each text."""
+def _find_invalid(binary: pa.LargeBinaryArray, *, has_line: bool) -> Iterator[tuple[int, bytes, str]]:
+    """The values that are not UTF-8, with the place. `has_line` says that a line of numbers is before each text."""
     for index, value in enumerate(binary):
         data = value.as_py() or b""
-        data = data.partition(b"\n")[2] if has_ranges else data
+        data = data.partition(b"\n")[2] if has_line else data
         try:
             data.decode()
         except UnicodeDecodeError as error:

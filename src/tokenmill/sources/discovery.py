@@ -191,7 +191,8 @@ def file_at(table: pa.Table, index: int) -> SourceFile:
 def files_between(table: pa.Table, start: int, stop: int) -> list[SourceFile]:
     """Rows [start, stop) of the sources table."""
     rows = table.slice(start, stop - start)
-    columns = [rows.column(name).to_pylist() for name in ("path", "kind", "size", "fingerprint")]
+    names = [name for name in ("path", "kind", "size", "fingerprint", "identity") if name in table.column_names]
+    columns = [rows.column(name).to_pylist() for name in names]
     return [SourceFile(index, *values) for index, values in enumerate(zip(*columns, strict=True), start)]
 
 

@@ -27,13 +27,17 @@ NULL, MISSING, FILTERED = "null", "missing", "filtered"
 
 
 class SourceFile(msgspec.Struct, frozen=True):
-    """One input file: its index in the run's list of sources, its kind, and its size and fingerprint at planning."""
+    """One input file: its index in the run's list of sources, its kind, and its size and fingerprint at planning.
+
+    `identity` is a hash of its size and first bytes (see `with_identities`); 0 for work that keeps no parts.
+    """
 
     index: int
     path: str
     kind: str
     size: int
     fingerprint: str
+    identity: int = 0
 
     @property
     def info(self) -> storage.FileInfo:
@@ -75,6 +79,8 @@ class ReadOptions(msgspec.Struct, frozen=True):
     # The column holds lists of messages, and `tools` those of tools if it is given (see `conversations`).
     messages: bool = False
     tools: str = ""
+    # A template of text before each document, which is encoded by itself (see `prefixes`).
+    prefix: str = ""
     # The row groups of a Parquet slice that are read, counted from its first one. None stands for all of them.
     groups: tuple[int, ...] | None = None
 
@@ -120,7 +126,8 @@ class Documents:
     which are not in `rows`. A batch may consist of bad rows only. `skipped` holds the rows that `--deny` or `--where`
     have removed, by reason. `unread_groups` counts the Parquet row groups whose text was not read for this reason.
     `missing` holds the rows that lack the column of the text; the text of those that are in `rows` is null. `trained`
-    are the bytes of each document that are trained on; None if all are.
+    are the bytes of each document that are trained on; None if all are. `prefix` is the text before each document, null
+    where it has none; None without `ReadOptions.prefix`.
     """
 
     text: pa.LargeStringArray
@@ -130,6 +137,7 @@ class Documents:
     unread_groups: int = 0
     missing: RowArray = field(default_factory=lambda: np.empty(0, np.uint64))
     trained: Spans | None = None
+    prefix: pa.LargeStringArray | None = None
 
     @property
     def skipped_rows(self) -> int:
@@ -150,19 +158,28 @@ class Documents:
     def filter(self, is_chosen: npt.NDArray[np.bool_]) -> Documents:
         """The chosen documents, with all bad and skipped rows."""
         trained = None if self.trained is None else self.trained.select(is_chosen)
-        return replace(self, text=self.text.filter(pa.array(is_chosen)), rows=self.rows[is_chosen], trained=trained)
+        prefix = None if self.prefix is None else self.prefix.filter(pa.array(is_chosen))
+        text = self.text.filter(pa.array(is_chosen))
+        return replace(self, text=text, rows=self.rows[is_chosen], trained=trained, prefix=prefix)
 
     def slice(self, start: int, stop: int) -> Documents:
         """Documents [start, stop), without bad and skipped rows. Their text is not copied."""
         trained = None if self.trained is None else self.trained.slice(start, stop)
-        return Documents(self.text.slice(start, stop - start), self.rows[start:stop], trained=trained)
+        prefix = None if self.prefix is None else self.prefix.slice(start, stop - start)
+        return Documents(self.text.slice(start, stop - start), self.rows[start:stop], trained=trained, prefix=prefix)
 
     def without_nulls(self) -> Documents:
         """The documents that are not null."""
         if not self.text.null_count:
             return self
         present = self.filter(~self.null_mask())
-        return Documents(present.text, present.rows, self.bad, trained=present.trained)
+        return Documents(present.text, present.rows, self.bad, trained=present.trained, prefix=present.prefix)
+
+    def whole_text(self) -> pa.LargeStringArray:
+        """The text of each document after its prefix."""
+        if self.prefix is None:
+            return self.text
+        return pc.binary_join_element_wise(self.prefix.fill_null(""), self.text, pa.scalar("", pa.large_string()))
 
     def text_bytes(self) -> int:
         """The total size of the text."""

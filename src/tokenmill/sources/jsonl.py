@@ -63,6 +63,7 @@ from tokenmill.sources.text_columns import (
     json_type,
     strings_at,
     template_of,
+    text_template,
     value_at,
 )
 from tokenmill.storage.arrow_text import as_utf8
@@ -123,7 +124,7 @@ def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Document
     text = _parse_block(lines, options)
     if text is None:
         text, bad = _parse_lines(lines, options, is_strict=has_values(file))
-    names = template_of(options).names[: 1 if options.messages else None]
+    names = text_template(options).names[: 1 if options.messages else None]
     missing = _missing(lines, np.flatnonzero(text.is_null()), names)
     found = Documents(as_text(text), lines.rows, (*block.bad, *bad), missing=missing)
     return split_valid(file, found, options, lines.raw)

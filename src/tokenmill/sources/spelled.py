@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tokenmill.sources.bad_rows import SPELLS, bad_row, without_rows
 from tokenmill.sources.documents import Documents, Int64Array, ReadOptions, SourceFile
-from tokenmill.sources.text_columns import template_of
+from tokenmill.sources.text_columns import parse_template, text_template
 from tokenmill.storage.arrow_text import text_buffers
 
 # What most control tokens look like. Each pattern begins with one byte, which is searched for quickly.
@@ -65,7 +65,7 @@ class Spellings:
 
 def template_count(spellings: Spellings, options: ReadOptions) -> int:
     """How often the text of the template itself spells one of the texts."""
-    literals = template_of(options).literals if options.template else ()
+    literals = text_template(options).literals if options.template else ()
     return int(spellings.count(pa.array(literals, pa.large_string())).sum())
 
 
@@ -75,12 +75,15 @@ def refuse_spelled(file: SourceFile, documents: Documents, options: ReadOptions)
         return documents
     spellings = Spellings.of(options.refused)
     is_bad: npt.NDArray[np.bool_] = spellings.count(documents.text) > template_count(spellings, options)
+    if documents.prefix is not None:
+        literals = pa.array(parse_template(options.prefix).literals, pa.large_string())
+        is_bad |= spellings.count(documents.prefix) > spellings.count(literals).sum()
     is_bad &= ~documents.null_mask()
     if not is_bad.any():
         return documents
     bad = []
     for index in np.flatnonzero(is_bad).tolist():
-        raw = str(documents.text[index].as_py()).encode()
+        raw = documents.whole_text()[index].as_py().encode()
         bad.append(bad_row(int(documents.rows[index]), SPELLS, f"found {spellings.first(raw)!r}", raw))
     return without_rows(file, documents, is_bad, bad, options)
 

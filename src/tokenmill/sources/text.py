@@ -27,13 +27,14 @@ from tokenmill.sources.delimited import (
     text_separator,
 )
 from tokenmill.sources.documents import Columns, Documents, ReadOptions, Slice, Slices, SourceFile, Span
-from tokenmill.sources.text_columns import template_of
+from tokenmill.sources.text_columns import parse_template, text_template
 
 
 def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     """Byte ranges. A range owns the documents that start in it; a file that is one document is one range."""
-    if options.template or options.segments or options.messages:
-        require_columns(file, template_of(options).names)
+    if options.template or options.prefix or options.segments or options.messages:
+        written = options.prefix + options.template
+        require_columns(file, (parse_template(written) if written else text_template(options)).names)
     return split_bytes(file, unit_bytes) if options.separator else one_slice(file)
 
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from tokenmill.errors import UsageError
 from tokenmill.sources.documents import ReadOptions, as_text
+from tokenmill.sources.prefixes import join_prefix
 
 DEFAULT_JOIN = "\n"
 # The key of a message that says who speaks.
@@ -58,6 +59,25 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixedTemplate:
+    """The template of a text, and that of its prefix. A row with a null in a column of `prefix` has none."""
+
+    prefix: Template
+    text: Template
+    is_plain = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of both."""
+        return (*self.prefix.names, *self.text.names)
+
+    def fill(self, columns: list[pa.LargeStringArray], null: str) -> pa.LargeStringArray:
+        """The text of each row after its prefix, as `prefixes.with_prefix` takes them apart."""
+        count = len(self.prefix.names)
+        return join_prefix(self.prefix.fill(columns[:count], SKIP), self.text.fill(columns[count:], null))
+
+
+@dataclass(frozen=True, slots=True)
 class NotAnObject:
     """A value of JSON in the middle of a path, and how many steps of the path are after it."""
 
@@ -65,8 +85,14 @@ class NotAnObject:
     steps: int
 
 
+def template_of(options: ReadOptions) -> Template | PrefixedTemplate:
+    """How what is read of a row is made: its text, and what is before it."""
+    text = text_template(options)
+    return PrefixedTemplate(parse_template(options.prefix), text) if options.prefix else text
+
+
 @functools.lru_cache(maxsize=8)
-def template_of(options: ReadOptions) -> Template:
+def text_template(options: ReadOptions) -> Template:
     """How the text of a document is made. Of segments and messages, the names are those of all that is read."""
     if options.messages:
         names = tuple(filter(None, (options.column, options.tools)))

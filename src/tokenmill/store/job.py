@@ -16,7 +16,7 @@ from tokenmill.chat.spec import EACH, Chat
 from tokenmill.errors import USAGE, StoreError, UsageError
 from tokenmill.humanize import count
 from tokenmill.sources.documents import ReadOptions
-from tokenmill.sources.text_columns import SKIP, parse_template, template_of
+from tokenmill.sources.text_columns import SKIP, parse_template, text_template
 from tokenmill.sources.where import parse_where
 from tokenmill.storage import Folder, read_existing
 from tokenmill.storage.digest import differences, digest_of, hash_of
@@ -24,10 +24,15 @@ from tokenmill.storage.local.listing import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store.layout import MAX_JSON_BYTES, RUN, TOKENIZER, damaged, errors_of, refuse_other_format
 from tokenmill.tokenization.control_tokens import control_tokens, marked, marks_of
+from tokenmill.tokenization.fim import CHARACTER, LINE
+from tokenmill.tokenization.fim_tokens import PIECES
 from tokenmill.tokenization.spec import TokenizerSpec
 
 # What `--special` and `--template-special` can be.
 TEXT, PARSE, REFUSE = "text", "parse", "refuse"
+
+# The options of fill-in-the-middle that are not given.
+DEFAULT_FIM_SPM, DEFAULT_FIM_SEED = 0.5, 1337
 
 STORE_FORMAT = 1
 """The format of every store, whatever its options. It changes if a reader of before could misread a store."""
@@ -81,6 +86,26 @@ class Job(msgspec.Struct, frozen=True):
     """The columns of messages and of tools, which `chat` renders; empty without them."""
 
     chat: Chat | None = None
+    fim_rate: float | None = None
+    """The fraction of documents that are rearranged for fill-in-the-middle; None without the option."""
+
+    fim_spm: float = DEFAULT_FIM_SPM
+    """The fraction of them that get the order SPM; the others get PSM."""
+
+    fim_split: str = CHARACTER
+    """Where they are cut: `"character"` or `"line"`."""
+
+    fim_tokens: tuple[str, ...] = ()
+    """The control tokens before prefix, suffix and middle."""
+
+    fim_seed: int = DEFAULT_FIM_SEED
+    """The key of the hashes that choose all of it."""
+
+    prefix: str = ""
+    """The template of the text before each document; empty without one."""
+
+    prefix_rate: float = 1.0
+    """The fraction of documents that get it."""
 
     min_tokens: int | None = None
     max_tokens: int | None = None
@@ -136,6 +161,7 @@ class Job(msgspec.Struct, frozen=True):
             template=template,
             null=self.null,
             refused=refused,
+            prefix=self.prefix,
             **options,
         )
 
@@ -156,7 +182,7 @@ class Job(msgspec.Struct, frozen=True):
     @property
     def text_columns(self) -> str:
         """The columns that hold the text, for a message."""
-        return " and ".join(map(repr, template_of(self.read_options()).names))
+        return " and ".join(map(repr, text_template(self.read_options()).names))
 
     def identity(self) -> dict[str, str]:
         """The choices that decide the bytes, by the name of the option."""
@@ -175,9 +201,19 @@ class Job(msgspec.Struct, frozen=True):
             "--special": "" if self.special == TEXT else self.special,
             "--template-special": self.template_special,
             "--dedup": "" if self.dedup is None else f"exact, blake3 {self.dedup}" if self.dedup else "exact",
+            "--prefix": self.prefix and repr(self.prefix),
+            "--prefix-rate": "" if self.prefix_rate == 1 else repr(self.prefix_rate),
             "--min-tokens": "" if self.min_tokens is None else str(self.min_tokens),
             "--max-tokens": "" if self.max_tokens is None else str(self.max_tokens),
         }
+        if self.fim_rate is not None:
+            given |= {
+                "--fim-rate": repr(self.fim_rate),
+                "--fim-spm": repr(self.fim_spm),
+                "--fim-split": self.fim_split,
+                "--fim-tokens": ",".join(self.fim_tokens),
+                "--fim-seed": str(self.fim_seed),
+            }
         return {
             "tokenizer": f"sha256 {tokenizer.sha256}",
             "split pattern": tokenizer.pattern or "in the vocabulary",
@@ -269,6 +305,7 @@ def read_run(folder: Folder) -> Run | None:
         _check_counts(run)
         _check_tokenizer(run.job)
         _check_options(run.job)
+        _check_pieces(run.job)
         _check_files(run)
     return run
 
@@ -354,6 +391,8 @@ def _check_options(job: Job) -> None:
             parse_where(job.where)
         if job.template:
             parse_template(job.template)
+        if job.prefix:
+            parse_template(job.prefix)
         _ = job.encoder
     except UsageError as error:
         raise MalformedDataError(error.headline) from error
@@ -363,6 +402,18 @@ def _check_options(job: Job) -> None:
         raise MalformedDataError("it has messages without a chat template, or the other way round")
     if len(set(job.keep)) < len(job.keep) or not all(job.keep):
         raise MalformedDataError("a kept column has no name, or is listed twice")
+
+
+def _check_pieces(job: Job) -> None:
+    """Refuse control tokens and fractions that are not possible."""
+    if job.fim_rate is not None:
+        is_known = len(job.fim_tokens) == len(PIECES) and set(job.fim_tokens) <= set(job.tokenizer.added_tokens)
+        if not is_known or job.fim_split not in {CHARACTER, LINE}:
+            raise MalformedDataError(
+                "its fim_tokens are not three tokens of the vocabulary, or its fim_split is unknown"
+            )
+    if not all(0 <= rate <= 1 for rate in (job.fim_rate or 0, job.fim_spm, job.prefix_rate)):
+        raise MalformedDataError("its fim_rate, fim_spm or prefix_rate is not a fraction")
 
 
 def _check_files(run: Run) -> None:

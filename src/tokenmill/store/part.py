@@ -20,8 +20,10 @@ from tokenmill import spans
 from tokenmill.errors import CorruptStore
 from tokenmill.humanize import Readable
 from tokenmill.sources import documents
+from tokenmill.sources.documents import Documents
 from tokenmill.spans import Spans
 from tokenmill.storage import AlreadyPublishedError, Folder
+from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.storage.digest import Hasher
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.storage.untrusted.tables import read_batch, read_schema
@@ -456,20 +458,24 @@ def corrupt_file(folder: Folder, unit: int, name: str, reason: str) -> CorruptSt
 class TextHash:
     """The hash of the text and the boundaries of documents, and of the ranges that are trained on, if not all text is.
 
-    It does not depend on how documents are batched. `text_bytes` is the size of the text. A part that leaves out
-    documents subtracts theirs.
+    Prefixes are hashed, too. It does not depend on how documents are batched. `text_bytes` is the size of the text. A
+    part that leaves out documents subtracts theirs.
     """
 
     def __init__(self) -> None:
         self.text_bytes = 0
         self._hashes = [xxhash.xxh3_128(), xxhash.xxh3_128()]
 
-    def update(self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], trained: Spans | None = None) -> None:
-        """Add documents: document i is data[offsets[i]:offsets[i + 1]]."""
+    def update(self, documents: Documents) -> None:
+        """Add documents, none of which is null."""
+        (data, offsets), trained, prefix = text_buffers(documents.text), documents.trained, documents.prefix
         self.text_bytes += len(data)
         columns: list[npt.NDArray[Any]] = [data, np.diff(offsets)]
         if trained is not None:
             columns += [trained.values, np.diff(trained.offsets)]
+        if prefix is not None:
+            data, offsets = text_buffers(prefix)
+            columns += [data, np.where(prefix.is_null(), -1, np.diff(offsets))]
         self._hashes += [xxhash.xxh3_128() for _ in columns[len(self._hashes) :]]
         for digest, column in zip(self._hashes, columns, strict=True):
             digest.update(np.ascontiguousarray(column).data)

@@ -63,17 +63,33 @@ class Cutter:
 
     def encode(self, data: ByteArray, offsets: IntArray, encode: Callable[[IntArray], Encoded]) -> Encoded:
         """The tokens of each document; `encode` returns those of the slices between the given offsets of `data`."""
-        matches = list(self._find_added(data, offsets))
-        edges = np.array([(match.start, match.stop) for match in matches], np.int64).reshape(-1)
+        matches = self._find_together(data, offsets)
+        if matches is None:
+            found = [(match.start, match.stop, match.id) for match in self._find_added(data, offsets)]
+            matches = np.array(found, np.int64).reshape(-1, 3)
+        edges = matches[:, :2].reshape(-1)
         cuts = self._digit_cuts(data, offsets, edges)
         if not len(edges) and not len(cuts):
             return encode(offsets)
-        slices = np.unique(np.concatenate([offsets, edges, cuts]))
+        slices = _merged(offsets, edges, cuts)
         encoded = encode(slices)
-        starts, ids = edges[::2], [match.id for match in matches]
-        if ids:
-            encoded = _replace_slices(encoded, np.searchsorted(slices, starts), ids)
+        if len(matches):
+            encoded = _replace_slices(encoded, np.searchsorted(slices, matches[:, 0]), matches[:, 2])
         return Encoded(encoded.tokens, encoded.offsets[np.searchsorted(slices, offsets)])
+
+    def _find_together(self, data: ByteArray, offsets: IntArray) -> IntArray | None:
+        """The start, the stop and the id of each added token, from one search through all documents.
+
+        None if there are two passes, or if a match is at the joint of two documents and may hide another one.
+        """
+        if len(self._passes) != 1:
+            return None
+        ids = self._ids
+        found = [(*match.span(), ids.get(match.group(), -1)) for match in self._passes[0].finditer(data.data)]
+        matches = np.array(found, np.int64).reshape(-1, 3)
+        first = np.searchsorted(offsets, matches[:, 0], side="right")
+        last = np.searchsorted(offsets, matches[:, 1], side="left")
+        return None if (first != last).any() else matches[matches[:, 2] >= 0]  # without the special ones
 
     def _find_added(self, data: ByteArray, offsets: IntArray) -> Iterator[AddedMatch]:
         """The added tokens of all documents, in order."""
@@ -146,13 +162,19 @@ def _alternatives(tokens: list[dict[str, Any]]) -> re.Pattern[bytes]:
     return re.compile(b"|".join(map(re.escape, texts)))
 
 
-def _replace_slices(encoded: Encoded, slices: IntArray, ids: list[int]) -> Encoded:
+def _merged(*positions: IntArray) -> IntArray:
+    """All positions in order, each once. Each array is in order, so that sorting is merging."""
+    every = np.sort(np.concatenate(positions), kind="stable")
+    return np.asarray(every[np.append(True, every[1:] > every[:-1])])
+
+
+def _replace_slices(encoded: Encoded, slices: IntArray, ids: IntArray) -> Encoded:
     """Replace the tokens of some slices, which are sorted, by one token each."""
-    lengths = np.diff(encoded.offsets)
-    keep = np.ones(len(encoded.tokens), np.bool_)
-    for first, last in zip(encoded.offsets[slices].tolist(), encoded.offsets[slices + 1].tolist(), strict=True):
-        keep[first + 1 : last] = False
+    lengths, first = np.diff(encoded.offsets), encoded.offsets[slices]
+    removed = np.zeros(len(encoded.tokens) + 1, np.int64)
+    removed[first + 1] += 1
+    removed[encoded.offsets[slices + 1]] -= 1
     tokens = encoded.tokens.copy()
-    tokens[encoded.offsets[slices]] = ids
+    tokens[first] = ids
     lengths[slices] = 1
-    return Encoded(tokens[keep], np.concatenate([[0], np.cumsum(lengths)]))
+    return Encoded(tokens[np.cumsum(removed[:-1]) == 0], np.concatenate([[0], np.cumsum(lengths)]))

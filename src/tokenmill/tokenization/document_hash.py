@@ -17,6 +17,12 @@ _STRIDE = np.uint64(0x9E3779B97F4A7C15)
 # documents.
 VAL_KEY = 2
 
+# The key of the hash that chooses which documents get their prefix. It is no option: the same ones with any rate.
+PREFIX_KEY = 3
+
+# Makes the hash by which documents are rearranged differ from that of other uses of the same seed.
+FIM_KEY = 0x66696D0000000000
+
 # Makes the hash that chooses documents for an export by recipe differ from that of other uses of the same seed.
 SELECTION_KEY = 0x7265636970650000
 
@@ -43,6 +49,11 @@ def in_sample(keys: Keys, fraction: float) -> npt.NDArray[np.bool_]:
 def _as_fractions(keys: Keys) -> npt.NDArray[np.float64]:
     """Each hash as a number from 0 to 1."""
     return (keys >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def fractions(keys: Keys, draw: int) -> npt.NDArray[np.float64]:
+    """A number from 0 to 1 for each document, independent for each `draw`."""
+    return _as_fractions(mix(keys + np.full(1, draw, np.uint64) * _STRIDE))
 
 
 def val_positions(

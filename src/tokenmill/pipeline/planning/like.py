@@ -15,6 +15,7 @@ import msgspec
 from tokenmill.errors import CorruptStore, StoreError, UsageError
 from tokenmill.options import JobOptions, PrepareOptions
 from tokenmill.pipeline.planning.chat import CHAT_OPTIONS, FormerChat, options_of_chat
+from tokenmill.pipeline.planning.pieces import DEPENDENT
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store.chain import Head, erased_rules
 from tokenmill.store.deny import read_content, read_rules
@@ -78,6 +79,8 @@ def with_store(options: PrepareOptions, deny: bytes | None) -> tuple[PrepareOpti
         taken |= {"null": options.null, "template_special": options.template_special}
     if job.chat is not None and not taken["messages"] and options.messages is None:
         taken |= dict.fromkeys((*CHAT_OPTIONS, "special"))
+    for name, dependent in DEPENDENT.items():
+        taken |= dict.fromkeys(dependent if getattr(options, name) == OFF else ())
     taken = {name: value for name, value in taken.items() if getattr(options, name) is None}
     return _without_off(replace(options, **taken)), store
 

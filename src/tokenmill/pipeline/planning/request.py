@@ -10,10 +10,11 @@ from typing import Any, get_args
 
 from tokenmill.chat.spec import EACH
 from tokenmill.errors import UsageError
-from tokenmill.humanize import parse_fraction, parse_size
+from tokenmill.humanize import parse_size
 from tokenmill.options import BadDocumentAction, Dedup, JobOptions, Null, PrepareOptions, Special, TemplateSpecial
 from tokenmill.pipeline.planning.chat import chat_values, make_chat
 from tokenmill.pipeline.planning.like import NO_STORE, StoreText
+from tokenmill.pipeline.planning.pieces import fraction_of, piece_options, with_pieces
 from tokenmill.pipeline.unit import plan
 from tokenmill.sources import Discovery, SplitChoice, discover
 from tokenmill.sources.documents import ReadOptions
@@ -63,8 +64,8 @@ class BadDocumentPolicy:
     def parse(cls, options: PrepareOptions = DEFAULTS) -> BadDocumentPolicy:
         """The policy that these options describe; raises UsageError for an invalid one."""
         on_bad, timeout = _one_of("--on-bad", options.on_bad, BadDocumentAction), options.document_timeout
-        bad = _fraction("--max-bad", 0 if on_bad == "fail" else options.max_bad)
-        skipped = _fraction("--max-skipped", options.max_skipped)
+        bad = fraction_of("--max-bad", 0 if on_bad == "fail" else options.max_bad)
+        skipped = fraction_of("--max-skipped", options.max_skipped)
         seconds = _seconds(str(timeout).strip().removesuffix("s"))
         if not 0 < seconds < math.inf:
             raise UsageError(f"--document-timeout {timeout} is not a time", "Give seconds: 600.")
@@ -118,6 +119,7 @@ def job_options(options: JobOptions) -> dict[str, Any]:
         "tools": options.tools or "",
         "min_tokens": fewest,
         "max_tokens": most,
+        **piece_options(options),
     }
 
 
@@ -162,14 +164,6 @@ def _tokens(name: str, value: str | int | None) -> int | None:
     return int(text)
 
 
-def _fraction(option: str, value: str | float) -> float:
-    text = str(value).strip()
-    fraction = parse_fraction(text)
-    if fraction is None or not 0 <= fraction <= 1:
-        raise UsageError(f"{option} {text} is not a fraction", "Give a fraction of the documents: 0.001, or 0.1%.")
-    return fraction
-
-
 def _seconds(text: str) -> float:
     try:
         return float(text)
@@ -198,7 +192,8 @@ class PrepareRequest:
     def options(self) -> ReadOptions:
         """How planning reads the sources."""
         filtered = parse_where(self.job.where).columns if self.job.where else ()
-        required = dict.fromkeys((*self.job.keep, *parse_list(self.deny).columns, *filtered))
+        prefix = parse_template(self.job.prefix).names if self.job.prefix else ()
+        required = dict.fromkeys((*self.job.keep, *parse_list(self.deny).columns, *filtered, *prefix))
         return self.job.read_options(required=tuple(required))
 
     @property
@@ -267,6 +262,7 @@ def make_request(
         chat=make_chat(options, spec, store.chat),
         **job_options(options),
     )
+    job = with_pieces(job, options)
     choice = choose_engine(Vocabulary(job.encoder, vocabulary.content), options.engine)
     named = named or ResolvedSources([])
     notes = [begin_note(vocabulary, options.bos), end_note(spec, options.eot), template_note(job, vocabulary)]

@@ -74,7 +74,7 @@ class Measure:
         tokenizer.encode(pieces)
         seconds = time.monotonic() - started - cold_seconds
         scale = max(1, lengths.sum()) / max(1, piece_bytes.sum())
-        boundaries = (self.job.begin is not None) + (self.job.end is not None)
+        boundaries = (self.job.begin is not None) + (self.job.end is not None) + round(3 * (self.job.fim_rate or 0))
         mean = len(encoded.tokens) / max(1, piece_bytes.sum())
         tokens = (np.diff(encoded.offsets) if pieces is text else lengths * mean) + boundaries
         is_stored = self.job.within_limits(tokens)
@@ -100,7 +100,7 @@ class Measure:
                 fraction = _fraction(task, batches, file, documents)
                 break
             batches.append((file, documents))
-            texts.append(documents.without_nulls().text)
+            texts.append(documents.without_nulls().whole_text())
         return pa.concat_arrays(texts), fraction
 
 

@@ -29,7 +29,7 @@ from tokenmill.sources.missing_column import (
     search_lines,
     with_other_source,
 )
-from tokenmill.sources.text_columns import template_of
+from tokenmill.sources.text_columns import template_of, text_template
 from tokenmill.storage import Threads
 
 Files = tuple[SourceFile, ...]
@@ -70,7 +70,7 @@ def plan_units(  # noqa: PLR0913 - what is split, how, by which executor, and tw
         slices[file.index] = split_file(file, options, unit_bytes)
         plan.check_required(file, options.required)
     _require_keys(sources, options.required)
-    having = _find_text(sources, template_of(options).names)
+    having = _find_text(sources, text_template(options).names)
     if having is not None and options.join is None and not options.messages:
         refuse_messages(having, template_of(options).names)
     splitter = _Splitter(plan.SplitFiles(options, unit_bytes), executor, slices, on_progress)

@@ -15,6 +15,7 @@ import numpy as np
 from tokenmill.chat.renderer import CannotRender, Rendered
 from tokenmill.chat.rendering import as_arrays, text_renderer
 from tokenmill.errors import EngineMismatch, TokenizerError
+from tokenmill.pipeline.unit.encode import encode_documents
 from tokenmill.pipeline.unit.plan import DEFAULT_SECONDS, Position, UnitTask
 from tokenmill.sources import prefetch, read_columns, read_documents
 from tokenmill.sources.bad_rows import TOO_LONG, bad_row, raise_or_keep
@@ -28,7 +29,7 @@ from tokenmill.store.job import Job, read_vocabulary
 from tokenmill.store.member import whole_file
 from tokenmill.store.part import DENIED, DUPLICATE
 from tokenmill.tokenization.audit import AuditMismatchError
-from tokenmill.tokenization.engines.protocol import CannotEncode, Encoded, framed
+from tokenmill.tokenization.engines.protocol import CannotEncode, Encoded
 from tokenmill.tokenization.resolve import resolve_offline
 from tokenmill.tokenization.tokenizer import REFERENCES, Tokenizer, choose_engine
 
@@ -235,14 +236,13 @@ def document_tokens(
         seconds = limits.document_seconds + (present.text.nbytes / SLOW_BYTES if len(rows) > 1 else 0.0)
         Position("encode", file.index, int(rows[0]), int(rows[-1])).mark(seconds)
     try:
-        encoded = tokenizer.encode_pieces(present.text, present.trained)
+        return encode_documents(file, present, job, tokenizer)
     except AuditMismatchError as mismatch:
         headline, row = mismatch.headline, rows[mismatch.position]
         raise EngineMismatch(f"{headline} (file {file.path}, {place(file.kind, row)})") from None
     except CannotEncode as failure:
         where = (f"file         {file.path}", f"found at     {place(file.kind, rows[failure.position])}")
         raise CannotEncode(failure.headline, *where) from failure
-    return framed(encoded, job.begin, job.end)
 
 
 _loaded: dict[tuple[str, str, str], Tokenizer] = {}

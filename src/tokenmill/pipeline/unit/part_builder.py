@@ -18,7 +18,6 @@ from tokenmill.sources.documents import BadRow, Documents, SourceFile
 from tokenmill.sources.spelled import Spellings, searched, template_count
 from tokenmill.spans import Spans
 from tokenmill.storage import Folder
-from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.store import quarantine
 from tokenmill.store.job import Job
 from tokenmill.store.kept import content_hash, publish_kept
@@ -72,12 +71,11 @@ class PartBuilder:
 
     def add(self, file: SourceFile, present: Documents, encoded: Encoded) -> None:
         """Add the tokens of some documents, none of which is null, without those that have too few or too many."""
-        data, offsets = text_buffers(present.text)
-        self._text.update(data, offsets, present.trained)
+        self._text.update(present)
         if self.job.limits_tokens:
             is_within = self.job.within_limits(np.diff(encoded.offsets))
             self._skipped.append((file.index, present.rows[~is_within], LENGTH))
-            self._text.text_bytes -= int(np.diff(offsets)[~is_within].sum())
+            self._text.text_bytes -= present.filter(~is_within).text_bytes()
             present, encoded = present.filter(is_within), encoded.filter(is_within)
         self._search(present.text)
         self.tokens.append(encoded.tokens)

@@ -28,9 +28,9 @@ SMALLEST_UNIT_BYTES = 1 << 20
 DEFAULT_UNIT_BYTES = 4 << 20
 LARGEST_UNIT_BYTES = 64 << 20
 
-# Advice for a source that lacks a column of --keep, --deny or --where.
+# Advice for a source that lacks a column of --keep, --deny, --where or --prefix.
 REQUIRED_ADVICE = (
-    "Give other columns to --keep, --deny and --where. The value none switches them off, also after --like."
+    "Give other columns to --keep, --deny, --where and --prefix. The value none switches them off, also after --like."
 )
 
 # How many whole files a unit has at most.

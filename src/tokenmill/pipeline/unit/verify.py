@@ -13,6 +13,7 @@ from tokenmill.chat.renderer import REASONS
 from tokenmill.errors import CorruptStore, SourceError
 from tokenmill.pipeline.unit.columns import unit_columns
 from tokenmill.pipeline.unit.documents import WorkerLimits, left_out, loaded_tokenizer, rendered, unit_rows
+from tokenmill.pipeline.unit.encode import encode_documents
 from tokenmill.pipeline.unit.part_builder import skipped_ranges
 from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.sources.bad_rows import READER_REASONS, TOO_LONG
@@ -20,7 +21,6 @@ from tokenmill.sources.documents import Documents, RowArray, SourceFile
 from tokenmill.sources.line_numbers import place
 from tokenmill.spans import Spans
 from tokenmill.storage import folder_at
-from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.store.chain import FIRST, StoreVersion, head_at
 from tokenmill.store.job import Job
 from tokenmill.store.kept import content_hash, nulled, read_kept
@@ -36,7 +36,7 @@ from tokenmill.store.part import (
     open_part,
 )
 from tokenmill.tokenization import document_hash
-from tokenmill.tokenization.engines.protocol import CannotEncode, Encoded, framed
+from tokenmill.tokenization.engines.protocol import CannotEncode, Encoded
 
 # The key of the document hash that decides which documents are compared.
 SAMPLE_KEY = 1
@@ -140,13 +140,12 @@ class Verify:
         tokenizer = loaded_tokenizer(self.directory, self.job, "reference")
         try:
             sample = documents.filter(np.isin(np.arange(len(keys)), chosen))
-            encoded = tokenizer.encode_pieces(sample.text, sample.trained)
+            return chosen, encode_documents(file, sample, self.job, tokenizer)
         except CannotEncode as failure:
             row = documents.rows[chosen[failure.position]]
             raise _different(
                 task, file, f"{place(file.kind, row)} is not in quarantine, but {failure.headline}"
             ) from failure
-        return chosen, framed(encoded, self.job.begin, self.job.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +176,7 @@ class CompareText:
             stored = content.slice(seen, seen + len(present.rows))
             if not np.array_equal(stored.row, present.rows) or (stored.source != file.index).any():
                 return False
-            text.update(*text_buffers(encoded.text), encoded.trained)
+            text.update(encoded)
             seen += len(present.rows)
             skipped.append((file.index, others.rows, LENGTH))
             skipped += [(file.index, rows, reason) for reason, rows in documents.reasons().items()]
