@@ -93,7 +93,7 @@ def test_the_text_is_that_of_the_template_and_the_mask_is_that_of_the_answers(
         assert store[position].tolist().count(end) == len(messages)
     assert result.trained_tokens == sum(sum(stored_mask(store, position)) for position in range(len(store)))
     assert (result.begin_token, result.end_token) == (None, None)
-    assert any("bos and eot are none" in note for note in result.notices)
+    assert any("no bos and no eot" in note for note in result.notices)
     verify(result)
     again = prepare(str(tmp_path / f"a.{kind}"), tmp_path / "other", keep="id", workers=2, executor=None)
     assert tokenmill.open(again).digest == store.digest

@@ -276,7 +276,7 @@ def _boundaries_note(job: Job) -> str | None:
     """The note that the chat template alone writes the tokens around a conversation."""
     if (job.begin, job.end) != (None, None):
         return None
-    return "bos and eot are none: the chat template writes the tokens around a conversation"
+    return "no bos and no eot is added: the chat template writes the tokens around a conversation"
 
 
 def template_note(job: Job, vocabulary: Vocabulary) -> str | None:
