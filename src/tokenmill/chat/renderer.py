@@ -183,7 +183,7 @@ class Renderer:
         first, last = places.get(number, (after, before))
         if rendering.role(number) == ASSISTANT:
             begin = self._begin(rendering, places, (before, first), number)
-            last = last if number in places else begin + rendering.tags_at(number, plain[begin:after])
+            last = last if number in places else rendering.end_of_tags(number, begin, after)
             return begin, self.turns.end(plain, last, after)
         return (first, self.turns.end(plain, last, after)) if number in places else (before, before)
 
@@ -243,11 +243,13 @@ class Rendering:
         """Who speaks."""
         return str(self.messages[number].get("role"))
 
-    def tags_at(self, number: int, text: str) -> int:
-        """The size of what a message without other text has at the start of a text: control tokens that it spells."""
+    def end_of_tags(self, number: int, begin: int, after: int) -> int:
+        """Where the content of a message ends that has tags and white space only; `begin` if it is not there."""
         content = self.messages[number].get("content")
         own = content.strip() if isinstance(content, str) else ""
-        return text.find(own) + len(own) if text.lstrip().startswith(own) else 0
+        if own and self.plain.count(own, begin, after) > 1:
+            raise TurnError(f"message {number} has nothing but tags, which are there several times")
+        return max(begin, self.plain.find(own, begin, after) + len(own))
 
     def prefix(self, count: int, *, prompt: bool = False) -> str:
         """The rendering of the first messages. Raises TemplateError."""
