@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tokenmill.chat.sandbox import Template, TemplateError
+from tokenmill.chat.sandbox import ChatTemplate, TemplateError
 from tokenmill.errors import UsageError
 
 MESSAGES = [{"role": "user", "content": "text"}]
@@ -44,7 +44,7 @@ MESSAGES = [{"role": "user", "content": "text"}]
 def test_refused(expression: str) -> None:
     """What a template must not do gives an error, or nothing."""
     try:
-        text = Template("{{ " + expression + " }}", {}).render(MESSAGES)
+        text = ChatTemplate("{{ " + expression + " }}", {}).render(MESSAGES)
     except (TemplateError, UsageError):
         return
     assert text == ""
@@ -53,19 +53,19 @@ def test_refused(expression: str) -> None:
 def test_a_loop_that_counts_too_far_is_refused() -> None:
     """Ranges are limited; longer loops are ended by the one who supervises the worker."""
     with pytest.raises(TemplateError, match="too big"):
-        Template("{% for i in range(1000000) %}{% endfor %}", {}).render(MESSAGES)
+        ChatTemplate("{% for i in range(1000000) %}{% endfor %}", {}).render(MESSAGES)
 
 
 def test_templates_share_nothing() -> None:
     """One rendering leaves nothing for the next."""
-    template = Template("{% set ns = namespace(n=0) %}{% set ns.n = ns.n + 1 %}{{ ns.n }}", {})
+    template = ChatTemplate("{% set ns = namespace(n=0) %}{% set ns.n = ns.n + 1 %}{{ ns.n }}", {})
     assert [template.render(MESSAGES) for _ in range(3)] == ["1", "1", "1"]
 
 
 def test_a_template_that_is_not_one() -> None:
     """The error has Jinja's words."""
     with pytest.raises(UsageError, match=r"cannot be compiled.*endfor"):
-        Template("{% for m in messages %}", {})
+        ChatTemplate("{% for m in messages %}", {})
 
 
 def test_methods_and_keys_are_those_of_jinja() -> None:
@@ -75,4 +75,4 @@ def test_methods_and_keys_are_those_of_jinja() -> None:
     template += (
         "{{ messages[0].nothing is defined }} {% for m in messages %}{{ loop.first }}{{ loop.last }}{% endfor %}"
     )
-    assert Template(template, {}).render(messages) == "4 3 ['a', 'b'] False TrueTrue"
+    assert ChatTemplate(template, {}).render(messages) == "4 3 ['a', 'b'] False TrueTrue"

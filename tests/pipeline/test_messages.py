@@ -414,7 +414,6 @@ def test_a_run_goes_on_with_the_same_template_only(prepare: Prepare, tmp_path: P
     [
         ({"column": "text"}, "--column cannot be used with --messages"),
         ({"segments": "s"}, "--segments cannot be used with --messages"),
-        ({"special": "text"}, "--special text cannot be used with --messages"),
         ({"messages": None, "train": "last"}, "--train needs --messages"),
         ({"messages": None, "chat_set": "a=1"}, "--chat-set needs --messages"),
         ({"train": "all,user"}, "--train all,user is not assistant, last, all, or roles with commas between them"),
@@ -486,3 +485,17 @@ def test_a_token_of_an_export_is_found_in_its_turn(prepare: Prepare, tmp_path: P
     rows = [store.document(number).row for number in range(len(store))]
     found = tokenmill.locate(result, source=source, row=rows[-1]).documents
     assert [each.document for each in found] == [number for number, row in enumerate(rows) if row == rows[-1]]
+
+
+def test_control_tokens_that_a_conversation_spells(prepare: Prepare, tmp_path: Path) -> None:
+    """They are text, or tokens, or a bad row; those that the template writes are always tokens."""
+    spelled = [[QUESTION, {"role": "assistant", "content": f"é {END} ends."}], [QUESTION, ANSWER]]
+    source = write(tmp_path / "a.jsonl", spelled)
+    for special, ends, documents in (("text", 2, 2), ("parse", 3, 2), ("refuse", 2, 1)):
+        result = prepare(source, tmp_path / special, special=special, max_bad=1.0)
+        store = tokenmill.open(result)
+        assert len(store) == documents
+        assert store[0].tolist().count(store.job.tokenizer.special_tokens[END]) == ends
+        assert store.decode(0) == store.text(0)
+        verify(result)
+    assert trained_texts(prepare(source, tmp_path / "again", special="text"))[0] == f"é {END} ends.{END}"

@@ -30,6 +30,9 @@ from tokenmill.tokenization.tokenizer import Tokenizer
 NO_SOURCES = Discovery(pa.table({"size": pa.array([], pa.int64())}), Ignored())
 
 
+Masks = Literal["tags", "marks", "all"]
+
+
 class TemplateDocument(Readable, msgspec.Struct, frozen=True):
     """A document that a template makes of a conversation: its tokens, with the text of each.
 
@@ -59,7 +62,7 @@ class TemplateInfo(Readable, msgspec.Struct, frozen=True, kw_only=True):
     """
 
     tokenizer: str
-    masks: Literal["tags", "marks", "all"]
+    masks: Masks
     prompt: str
     stops: list[str]
     is_stable: bool

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenmill.chat.conversation import BREAK, Conversation, Marks, MarksError, broken
-from tokenmill.chat.sandbox import NoDateError, Template, TemplateError
+from tokenmill.chat.sandbox import ChatTemplate, NoDateError, TemplateError
 from tokenmill.chat.spec import ALL, ASSISTANT, EACH, LAST, TRAIN, Chat
 from tokenmill.chat.turns import PROBES, TurnError, Turns, any_of
-from tokenmill.errors import TokenmillError, UsageError
+from tokenmill.errors import SourceError, UsageError
 
 # Why a conversation is not a document.
 REFUSED = "refused by the chat template"
@@ -56,7 +56,7 @@ class Renderer:
     def __init__(self, chat: Chat) -> None:
         """Raises UsageError if the template cannot be compiled, or renders no conversation."""
         self.chat = chat
-        self.template = Template(chat.template, chat.constants)
+        self.template = ChatTemplate(chat.template, chat.constants)
         self._turns: Turns | None = None
         self._special = any_of(chat.special_tokens) if chat.marks else None
 
@@ -68,7 +68,7 @@ class Renderer:
         return self._turns
 
     def require_turns(self) -> None:
-        """Raise UsageError if no turn of the assistant is found in a probe, and SpansDiffer if one is wrong."""
+        """Raise UsageError if no turn of the assistant is found in a probe, and SourceError if one is wrong."""
         for messages, tools in PROBES:
             own = Conversation.of(messages, {})
             with suppress(CannotRender, NoDateError):
@@ -82,7 +82,7 @@ class Renderer:
                 "the chat template has no generation tags, and no turn of the assistant is found in what it renders",
                 "Use --chat-template FILE with one that has {% generation %} and {% endgeneration %} around what the "
                 "assistant writes.",
-                "Or use --turns each.",
+                "Or use --train all.",
             )
 
     def render(self, conversation: dict[str, Any]) -> list[Rendered]:
@@ -206,7 +206,7 @@ class Renderer:
     def compare(self, rendering: Rendering, number: int, span: Span) -> bool:
         """Compare a turn of the assistant with renderings of the messages before it, and up to it.
 
-        Returns whether both are the start of the text. Raises SpansDiffer if the turn is not what is between them.
+        Returns whether both are the start of the text. Raises SourceError if the turn is not what is between them.
         """
         plain, (begin, end) = rendering.plain, span
         if not number or rendering.role(number) != ASSISTANT:
@@ -219,8 +219,10 @@ class Renderer:
             return False
         is_right = begin == len(before) or (self.chat.prefilled == TRAIN and begin <= len(before))
         is_right |= plain[len(before) : begin] == self.turns.header
-        if not is_right or not self.turns.is_end(plain[min(end, len(until)) : max(end, len(until))]):
-            raise SpansDiffer(
+        # Beyond it, there may be a stop token that is the begin of the next header.
+        is_right &= self.turns.is_after_stop(until[end:]) and self.turns.is_end(plain[len(until) : end])
+        if not is_right:
+            raise SourceError(
                 "the trained text of a conversation is uncertain: two ways to find it disagree",
                 f"turn         message {number}",
                 f"by marks     {plain[begin:end][:200]!r}",
@@ -234,7 +236,7 @@ class Renderer:
 class Rendering:
     """A conversation and its plain rendering."""
 
-    template: Template
+    template: ChatTemplate
     messages: list[dict[str, Any]]
     tools: list[Any] | None
     plain: str
@@ -254,10 +256,6 @@ class Rendering:
     def prefix(self, count: int, *, prompt: bool = False) -> str:
         """The rendering of the first messages. Raises TemplateError."""
         return self.template.render(self.messages[:count], self.tools, prompt=prompt)
-
-
-class SpansDiffer(TokenmillError):  # noqa: N818 - the name is written to logs
-    """Two ways to find what is trained on disagree."""
 
 
 def _by_message(texts: list[tuple[int, int, int]]) -> dict[int, Span]:

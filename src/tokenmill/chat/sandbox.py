@@ -38,7 +38,7 @@ class NoDateError(TemplateError):
     """A template asks for the date, and was given none."""
 
 
-class Template:
+class ChatTemplate:
     """A compiled template.
 
     Attributes:
@@ -96,7 +96,7 @@ class Template:
             raise TemplateError(f"the date {date!r} is not one: {error}") from error
 
 
-def _environment(template: Template) -> jinja2.Environment:  # noqa: C901 - its classes derive from those of an extra
+def _environment(template: ChatTemplate) -> jinja2.Environment:  # noqa: C901 - its classes derive from those of an extra
     try:
         import jinja2  # noqa: PLC0415 - an extra
         import jinja2.ext  # noqa: PLC0415

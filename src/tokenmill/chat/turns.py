@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tokenmill.chat.conversation import Conversation, Marks, MarksError
-from tokenmill.chat.sandbox import NoDateError, Template, TemplateError
+from tokenmill.chat.sandbox import ChatTemplate, NoDateError, TemplateError
 from tokenmill.chat.spec import ASSISTANT
 
 Messages = list[dict[str, Any]]
@@ -118,9 +118,10 @@ class Turns:
     is_found: bool
     is_stable: bool
     _stop: re.Pattern[str]
+    _control: re.Pattern[str]
 
     @classmethod
-    def of(cls, template: Template, special_tokens: Sequence[str]) -> Turns:
+    def of(cls, template: ChatTemplate, special_tokens: Sequence[str]) -> Turns:
         """Render the probes. Raises NoDateError."""
         special = any_of(special_tokens) if special_tokens else _CONTROL
         stops, has_stop, is_found = dict[str, None](), [False, False], False
@@ -133,7 +134,9 @@ class Turns:
                 stops[stop] = None
                 has_stop[is_last] |= not is_call
         prompts = dict(_prompts(template))
-        return cls(prompts, tuple(stops), (has_stop[0], has_stop[1]), is_found, _is_stable(template), any_of(stops))
+        return cls(
+            prompts, tuple(stops), (has_stop[0], has_stop[1]), is_found, _is_stable(template), any_of(stops), special
+        )
 
     @property
     def header(self) -> str:
@@ -175,6 +178,10 @@ class Turns:
         """Whether a text has nothing but stop tokens and white space."""
         return not self._stop.sub("", text).strip()
 
+    def is_after_stop(self, text: str) -> bool:
+        """Whether a text may follow the stop token of a turn: it has no other control token."""
+        return not self._control.search(self._stop.sub("", text))
+
 
 def any_of(texts: Iterable[str]) -> re.Pattern[str]:
     """A pattern for the longest of these texts, and for nothing if there is none."""
@@ -182,7 +189,7 @@ def any_of(texts: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, ordered)) if ordered else r"\b\B")
 
 
-def _gaps(template: Template) -> Iterator[tuple[bool, bool, str, str]]:
+def _gaps(template: ChatTemplate) -> Iterator[tuple[bool, bool, str, str]]:
     """What follows each turn of the assistant in the probes, up to the next text.
 
     Whether it is the last turn, whether it is a call of a tool, the text after it, and the text after it if the
@@ -230,7 +237,7 @@ def _last(controls: re.Pattern[str], text: str) -> str | None:
     return found[0] if found else None
 
 
-def _prompts(template: Template) -> Iterator[tuple[str, Prompt]]:
+def _prompts(template: ChatTemplate) -> Iterator[tuple[str, Prompt]]:
     """The generation prompt after each role."""
     asked_for: tuple[Messages, ...] = ([_USER], [_USER, _CALLS, _RESULT], [_USER, _ANSWER])
     for messages in asked_for:
@@ -244,7 +251,7 @@ def _prompts(template: Template) -> Iterator[tuple[str, Prompt]]:
 
 
 def _try(
-    template: Template, messages: Messages, tools: list[Any] | None, *, prompt: bool = False
+    template: ChatTemplate, messages: Messages, tools: list[Any] | None, *, prompt: bool = False
 ) -> tuple[Conversation, str, list[tuple[int, int, int]]] | None:
     """The same as `marked`, with tools if the template wants some; None if it refuses the conversation."""
     for given in [tools, [_TOOL]] if tools is None else [tools]:
@@ -258,7 +265,7 @@ def _try(
 
 
 def marked(
-    template: Template, messages: Messages, tools: list[Any] | None, *, prompt: bool = False
+    template: ChatTemplate, messages: Messages, tools: list[Any] | None, *, prompt: bool = False
 ) -> tuple[Conversation, str, list[tuple[int, int, int]]]:
     """A conversation, its rendering, and where its texts are. Raises TemplateError or MarksError."""
     conversation = Conversation.of(messages, {})
@@ -268,7 +275,7 @@ def marked(
     return conversation, plain, marks.find(rendering, plain)
 
 
-def _is_stable(template: Template) -> bool:
+def _is_stable(template: ChatTemplate) -> bool:
     messages, _ = PROBES[3]
     try:
         whole = template.render(Conversation.of(messages, {}).messages)

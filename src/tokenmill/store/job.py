@@ -169,12 +169,14 @@ class Job(msgspec.Struct, frozen=True):
     def encoder(self) -> TokenizerSpec:
         """The tokenizer, with what becomes of special tokens that documents spell."""
         ids = {mark: self.tokenizer.special_tokens[token] for token, mark in self._marks.items()}
-        is_parsed = self.special == PARSE or bool(self.messages)
+        is_parsed = self.special == PARSE or (self.chat is not None and not self.chat.marks)
         return msgspec.structs.replace(self.tokenizer, parse_special=is_parsed, marks=ids)
 
     @property
     def _marks(self) -> dict[str, str]:
         """The marks of the template's special tokens, if they are parsed and those in the columns are not."""
+        if self.chat is not None:
+            return self.chat.marks
         if self.template_special != PARSE or self.special == PARSE or not self.template:
             return {}
         return marks_of(self.tokenizer, parse_template(self.template).literals)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -201,7 +202,8 @@ def read_source_text(member: Member, unit: int, source: int, row: int, number: i
         index = int(np.searchsorted(documents.rows, np.uint64(row)))
         if index < len(documents.rows) and int(documents.rows[index]) == row:
             text = str(documents.text[index].as_py())
-            return text if job.chat is None else text_renderer(job.chat)(text)[number].text
+            chat = None if job.chat is None else msgspec.structs.replace(job.chat, marks={})
+            return text if chat is None else text_renderer(chat)(text)[number].text
     raise SourceError(
         "a document is not in its source any more", f"file         {file.path}", f"found at     {place(file.kind, row)}"
     )

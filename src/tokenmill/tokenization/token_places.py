@@ -41,7 +41,7 @@ class TokenPlaces:
 
     def covering(self, text: pa.LargeStringArray, encoded: Encoded, trained: Spans) -> Spans:
         """The tokens of each document that overlap these bytes of it."""
-        data, offsets = text_buffers(text)
+        data, offsets = text_buffers(self._without_marks(text) if self._spec.marks else text)
         spelled, edges = text_buffers(self._bytes.take(pa.array(encoded.tokens)))
         offsets, tokens = offsets - offsets[0], encoded.offsets
         if np.array_equal(edges[tokens], offsets) and np.array_equal(spelled, data):
@@ -56,6 +56,14 @@ class TokenPlaces:
             edge = np.array([0, len(document)])
             parts.append(covering(trained.slice(number, number + 1), edge, begins, ends, own - own[0]))
         return Spans.join(parts)
+
+    def _without_marks(self, text: pa.LargeStringArray) -> pa.LargeStringArray:
+        """The text with the special tokens in place of their marks, which have the same sizes."""
+        data, offsets = text_buffers(text)
+        spellings, content = {token: text for text, token in self._spec.special_tokens.items()}, data.tobytes()
+        for mark, token in self._spec.marks.items():
+            content = content.replace(mark.encode(), spellings[token].encode())
+        return pa.LargeStringArray.from_buffers(len(text), pa.py_buffer(offsets), pa.py_buffer(content))
 
     def _by_reference(self, text: str, tokens: npt.NDArray[np.unsignedinteger]) -> tuple[IntArray, IntArray]:
         """The bytes at which the tokens of a document begin and end."""

@@ -15,7 +15,9 @@ from tokenmill.errors import TokenizerError, UsageError
 from tokenmill.executors.fan_out import run_all
 from tokenmill.executors.outcomes import Executor
 from tokenmill.options import JobOptions, Prefilled, Turns
+from tokenmill.store.job import TEXT
 from tokenmill.tokenization.chat_files import DEFAULT, TOOL_USE, ChatFiles, chat_files
+from tokenmill.tokenization.control_tokens import MAX_MARKS, marks_of
 from tokenmill.tokenization.spec import TokenizerSpec
 
 # The options that mean nothing without --messages.
@@ -99,6 +101,9 @@ def make_chat(options: JobOptions, spec: TokenizerSpec, former: FormerChat | Non
     template = _template(options, spec, files)
     constants = {**files.tokens, **values.pop("constants")}
     chat = Chat(template=template, constants=constants, special_tokens=tuple(spec.special_tokens), **values)
+    if options.special == TEXT:
+        few = spec.special_tokens if len(spec.special_tokens) <= MAX_MARKS else ()
+        chat = msgspec.structs.replace(chat, marks=marks_of(spec, [*few, template, *map(str, constants.values())]))
     Renderer(chat)  # raises for a template that cannot be compiled
     return chat
 

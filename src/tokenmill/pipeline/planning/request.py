@@ -96,8 +96,6 @@ def job_options(options: JobOptions) -> dict[str, Any]:
     if (options.segments or chat) and longest > MAX_SEGMENTED_BYTES:
         option = "--segments" if options.segments else "--messages"
         raise UsageError(f"--max-document-bytes is at most 4 GiB with {option}", "They are counted in 32 bits.")
-    if chat and special == TEXT:
-        raise UsageError("--special text cannot be used with --messages", "Use --special refuse, or parse.")
     if chat and chat["turns"] == EACH and (fewest, most) != (None, None):
         raise UsageError(
             "--turns each cannot be used with --min-tokens and --max-tokens",
@@ -281,6 +279,8 @@ def _boundaries_note(job: Job) -> str | None:
 
 def template_note(job: Job, vocabulary: Vocabulary) -> str | None:
     """The note that `--template-special` has no effect. Raises UsageError if a template has to choose, and does not."""
+    if job.chat is not None:
+        refuse_inexact_cut(vocabulary, job.chat.marks)
     if not job.template:
         return None
     spec = job.tokenizer

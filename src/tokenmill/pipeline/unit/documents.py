@@ -14,7 +14,7 @@ import numpy as np
 
 from tokenmill.chat.renderer import CannotRender, Rendered
 from tokenmill.chat.rendering import as_arrays, text_renderer
-from tokenmill.errors import EngineMismatch, TokenizerError
+from tokenmill.errors import EngineMismatch, SourceError, TokenizerError
 from tokenmill.pipeline.unit.encode import encode_documents
 from tokenmill.pipeline.unit.plan import DEFAULT_SECONDS, Position, UnitTask
 from tokenmill.sources import prefetch, read_columns, read_documents
@@ -161,6 +161,9 @@ def rendered(file: SourceFile, rows: Documents, job: Job, limits: WorkerLimits) 
         except CannotRender as error:
             bad.append(bad_row(row, error.reason, error.detail, text.encode()))
             continue
+        except SourceError as error:
+            where = f"file         {file.path}", f"found at     {place(file.kind, row)}"
+            raise SourceError(error.headline, *where, *error.details) from error
         longest = max(0 if document is None else len(document.text.encode()) for document in made)
         if longest > job.document_bytes:
             bad.append(bad_row(row, TOO_LONG, f"{longest:,} bytes", text.encode()))
