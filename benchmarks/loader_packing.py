@@ -4,6 +4,7 @@ The packings of nanochat (nanochat/dataloader.py) and OLMo-core (olmo_core/data/
 
     concat     the stream is cut into rows
     best-fit   tokenmill's: windows of some grains, each with exactly as many rows as its tokens fill
+    whole      tokenmill's: windows of whole documents in padded rows; a document longer than a row is dropped
     nanochat   a buffer of 1,000 documents; a row takes the longest one that fits, again and again, and if none fits,
                the start of the shortest one: the rest of that one is dropped
     OLMo-core  with `fragment`: documents are cut to rows at most, and go, the longest first, into the row with the
@@ -23,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 import tokenmill
-from tokenmill.training.packing import WINDOW_GRAINS, pack
+from tokenmill.training.packing import WINDOW_GRAINS, WINDOW_SEQUENCES, pack, pack_whole
 from tokenmill.training.reader import DEFAULT_GRAIN
 
 # Windows of packing that are compared, in grains.
@@ -53,6 +54,17 @@ def best_fit(lengths: Numbers, row: int, grains: int) -> Packed:
     ends = np.cumsum(lengths)
     cut = _cut_in_windows(ends - lengths, ends, grains * DEFAULT_GRAIN, row)
     return Packed(cut, 0, 0, int(ends[-1]) // row)
+
+
+def whole(lengths: Numbers, row: int) -> Packed:
+    """Pack window after window of the documents that fit, as the loader does."""
+    window = (np.cumsum(lengths) - lengths) // (WINDOW_SEQUENCES * row)
+    rows = 0
+    for number in np.unique(window).tolist():
+        own = lengths[(window == number) & (lengths <= row)]
+        rows += len(pack_whole(np.zeros_like(own), own, row).edges) - 1
+    packed = int(lengths[lengths <= row].sum())
+    return Packed(0, rows * row - packed, int(lengths.sum()) - packed, rows)
 
 
 def nanochat(lengths: Numbers, row: int) -> Packed:
@@ -104,6 +116,7 @@ def measure_packing(_: argparse.Namespace, store: str) -> tuple[dict[str, Any], 
             name = f"best-fit, {grains} grains{' (default)' * (grains == WINDOW_GRAINS)}"
             packings[name] = lambda row=row, grains=grains: best_fit(lengths, row, grains)
         packings |= {
+            "whole": lambda row=row: whole(lengths, row),
             "nanochat": lambda row=row: nanochat(lengths, row),
             "OLMo-core": lambda row=row: olmo(lengths, row),
         }
@@ -112,7 +125,7 @@ def measure_packing(_: argparse.Namespace, store: str) -> tuple[dict[str, Any], 
             begun = time.process_time()
             found = apply()
             milliseconds = 1e9 * (time.process_time() - begun) / int(lengths.sum())
-            used = int(lengths.sum()) if name == "OLMo-core" else found.rows * row + found.dropped
+            used = int(lengths.sum()) if name in {"OLMo-core", "whole"} else found.rows * row + found.dropped
             padding, dropped, cut = found.padding / (found.rows * row), found.dropped / used, found.cut / fitting
             figures[f"{row} {name}"] = found._asdict() | {"milliseconds": milliseconds}
             print(
@@ -132,6 +145,6 @@ def _cut_in_windows(starts: Any, ends: Any, window: int, row: int) -> int:
         begins = np.maximum(starts[inside] - low, 0)
         rows = pack(begins, high - low, row, is_last_cut=bool(ends[inside][-1] > high))
         pieces = np.bincount(np.searchsorted(begins, rows.starts, side="right") - 1, minlength=len(begins))
-        whole = (pieces == 1) & (starts[inside] >= low) & (ends[inside] <= high)
-        cut += int((~whole & (ends[inside] - starts[inside] <= row)).sum())
+        is_whole = (pieces == 1) & (starts[inside] >= low) & (ends[inside] <= high)
+        cut += int((~is_whole & (ends[inside] - starts[inside] <= row)).sum())
     return cut

@@ -45,7 +45,7 @@ Field = Literal[
 EndTokenPosition = Literal["appended", "prepended"]
 Mask = Literal["labels", "weights", "ignore"]
 Null = Literal["skip", "empty"]
-Packing = Literal["concat", "best-fit"]
+Packing = Literal["concat", "best-fit", "whole"]
 Shuffle = Literal["full", "window", "none"]
 Special = Literal["text", "parse", "refuse"]
 Split = Literal["train", "val"]
@@ -277,6 +277,11 @@ class ExportOptions(RunOptions, ShardOptions):
     )
     dtype: TokenType | None = _shards("Type of the tokens.", unset="by vocabulary")
     sequence_tokens: str | int | None = _shards("Tokens per sequence, for mds.", metavar="N", unset="2048")
+    packed: str | int | None = _shards(
+        "Rows of whole documents, at most N tokens each, with a loss mask, for parquet: as Megatron-Bridge reads them.",
+        metavar="N",
+        unset="a row for each document",
+    )
     name: str | None = _shards("Start of the file names, for llmc, build-nanogpt and megatron.", metavar="NAME")
     columns: str | None = _shards("Column of the tokens, for parquet.", metavar="NAME", unset="input_ids")
     with_columns: str | Sequence[str] | None = _shards(
@@ -303,7 +308,8 @@ class BatchOptions:
         unset="full",
     )
     packing: Packing | None = _batches(
-        "Cut the stream into sequences, or fill sequences with whole documents.", unset="concat"
+        "Cut the stream into sequences; pack documents, few of them cut; or none cut, and sequences padded.",
+        unset="concat",
     )
     grain: str | int | None = _batches(
         "Tokens that stay together in a shuffle, a multiple of --sequence-tokens.", metavar="N", unset="8192"

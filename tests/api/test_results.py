@@ -83,7 +83,7 @@ def test_a_long_record_has_a_line_for_each_field() -> None:
     """The repr of a long record is still the code that makes it."""
     text = repr(exported())
     assert text.splitlines()[:3] == ["ExportResult(", "    directory='tokens',", "    format='nanogpt',"]
-    assert "        'val': ExportedSplit(shards=1, documents=7, tokens=1234567, tokens_left_out=0),\n" in text
+    assert "        'val': ExportedSplit(\n            shards=1,\n            documents=7," in text
     assert max(map(len, text.splitlines())) <= 100
     assert eval(text, vars(results)) == exported()
 

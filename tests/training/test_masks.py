@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,12 @@ import pytest
 
 import tokenmill
 from benchmarks.loader_remote import upload
+from tests.support.command import run
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.inline_executor import InlineExecutor
 from tests.support.segmented import random_documents, write
 from tests.support.servers.seaweed import Bucket
+from tokenmill.executors import terminal
 from tokenmill.store.reader import Store
 from tokenmill.training.batches import IGNORED
 
@@ -79,6 +83,27 @@ def test_labels_are_those_that_are_trained_on(store: Path, shuffle: Any, packing
             _, following = loader.reader.locate(step * 4 + int(row), int(place) + 1)
             assert mask[following]
             assert batch["labels"][row, place] == tokens[following]
+
+
+def test_the_command_shows_what_is_trained_on(store: Path) -> None:
+    """Between marks where there are no colors: exactly the tokens whose labels the row has."""
+    settings = ["--sequence-tokens", "32", "--grain", "64", "--batch-sequences", "2", "--seconds", "0", "--step", "3"]
+    shown = run("loader", str(store), *settings).stdout
+    batch = tokenmill.loader(str(store), sequence_tokens=32, grain=64, batch_sequences=2)[3]
+    opened = tokenmill.open(store)
+    for tokens, mask in zip(batch["input_ids"].tolist(), batch["labels"] != IGNORED, strict=True):
+        marked = zip(tokens, [False, *mask[:-1].tolist()], strict=True)
+        runs = itertools.groupby(marked, key=lambda pair: pair[1])
+        for is_trained, run_tokens in runs:
+            text = b"".join(opened.token_bytes(token) for token, _ in run_tokens).decode(errors="replace")
+            assert (f"{{+{terminal.printable(text)}+}}" if is_trained else terminal.printable(text)) in shown
+    assert "in color below" in shown
+    facts = json.loads(run("loader", str(store), *settings, "--json").stdout)
+    assert ["".join(piece["text"] for piece in row) for row in facts["pieces"]] == facts["rows"]
+    assert json.loads(run("loader", str(store), *settings, "--fields", "tokens", "--json").stdout)["pieces"] is None
+    colored = run("loader", str(store), *settings, FORCE_COLOR="1").stdout
+    assert colored.count("{+") == 1  # the line that says what the colors mean
+    assert "\x1b[" in colored
 
 
 def test_masks_of_a_store_in_a_bucket(store: Path, s3: Bucket) -> None:

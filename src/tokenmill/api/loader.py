@@ -8,14 +8,14 @@ from dataclasses import replace
 from tokenmill.api.parameters import store_paths
 from tokenmill.errors import UsageError
 from tokenmill.humanize import parse_size
-from tokenmill.options import BatchOptions, Field, TrainingOptions
+from tokenmill.options import BatchOptions, Field, Packing, TrainingOptions
 from tokenmill.store.held_out import parse_held_out
 from tokenmill.system.arguments import options_of, takes
 from tokenmill.training.batches import DEFAULT_FIELDS, check_fields
 from tokenmill.training.loader import Loader, LoaderRank, find_rank
 from tokenmill.training.prefetch import DEFAULT_PREFETCH_BYTES
 from tokenmill.training.reader import DEFAULT_GRAIN, LoaderOptions
-from tokenmill.training.recipe import Recipe, is_recipe, read_recipe
+from tokenmill.training.recipe import WHOLE_GRAIN, Recipe, is_recipe, read_recipe
 from tokenmill.training.recipe_loader import RecipeLoader
 from tokenmill.training.recipe_reader import RecipeReader, recipe_options
 
@@ -37,9 +37,11 @@ def loader(options: TrainingOptions) -> Loader:
         given = {name: getattr(options, name) for name in (*options_of(BatchOptions), "epochs")}
         given["split"] = None if options.split == "train" else options.split
         return open_recipe(only_recipe(paths, given), fields, rank, prefetch_bytes)
+    packing = options.packing or "concat"
     sequence, grain = _grain(
         parse_size(2048 if options.sequence_tokens is None else options.sequence_tokens),
         None if options.grain is None else parse_size(options.grain),
+        packing,
     )
     seed = 1337 if options.seed is None else options.seed
     if not 0 <= seed < 1 << 64:
@@ -47,7 +49,6 @@ def loader(options: TrainingOptions) -> Loader:
     held_out = held_out_text(options.val)
     if held_out is None and options.split == "val":
         raise UsageError("no documents are held out", "Give val=0.01, or another fraction, to read the split val.")
-    packing = options.packing or "concat"
     chosen = LoaderOptions(
         stores=tuple(paths),
         sequence_tokens=sequence,
@@ -77,7 +78,7 @@ def open_recipe(
 def _fields_of(fields: str | Sequence[Field], packing: str) -> tuple[Field, ...]:
     """The fields of a batch. Raises UsageError if rows that are packed in this way do not have one of them."""
     names = check_fields(fields)
-    if packing == "best-fit" and "tokens" in names:
+    if packing != "concat" and "tokens" in names:
         raise UsageError("packed rows have no field tokens", "Use input_ids and labels: documents have no next token.")
     return names
 
@@ -102,10 +103,14 @@ def only_recipe(paths: Sequence[str], given: Mapping[str, object]) -> str:
     return paths[0]
 
 
-def _grain(sequence_tokens: int, grain: int | None) -> tuple[int, int]:
+def _grain(sequence_tokens: int, grain: int | None, packing: Packing) -> tuple[int, int]:
     """The tokens of a sequence and of a grain, which has whole sequences."""
     if sequence_tokens < 1:
         raise UsageError(f"sequence_tokens is {sequence_tokens}", "Give a number from 1 on.")
+    if packing == "whole":
+        if grain not in {None, sequence_tokens}:
+            raise UsageError(f"a grain of {grain:,} tokens with packing whole", WHOLE_GRAIN)
+        return sequence_tokens, sequence_tokens
     if grain is None:
         grain = max(DEFAULT_GRAIN // sequence_tokens, 1) * sequence_tokens
     if grain < 1 or grain % sequence_tokens:

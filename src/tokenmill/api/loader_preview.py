@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import msgspec
+import numpy as np
 
 from tokenmill.api.open import Store
 from tokenmill.humanize import Readable
-from tokenmill.training.batches import Batch
+from tokenmill.training.batches import IGNORED, Batch
 from tokenmill.training.loader import Loader
 
 # Rows whose documents are counted.
@@ -24,11 +26,14 @@ class RowStatistics(Readable, msgspec.Struct, frozen=True):
 
 
 def count_pieces(loader: Loader, rows: int = SAMPLE_ROWS) -> RowStatistics:
-    """Count the pieces of documents in the first rows of a loader. No row is padded."""
+    """Count the pieces of documents in the first rows of a loader."""
     rows = min(rows, loader.sequences)
     pieces = whole = 0
     for row in range(rows):
-        for stream, start, stop, _ in loader.reader.spans(row, row + 1):
+        for span in loader.reader.spans(row, row + 1):
+            if span.is_padding:
+                continue
+            stream, start, stop, _ = span
             begins, numbers = stream.documents(start, stop)
             lengths = [*(begins[1:] - begins[:-1]).tolist(), stop - start - int(begins[-1])]
             pieces += len(lengths)
@@ -49,16 +54,31 @@ def tokens_per_second(loader: Loader, seconds: float) -> float:
     return steps * rows * loader.options.sequence_tokens / elapsed
 
 
+class RowPiece(Readable, msgspec.Struct, frozen=True):
+    """The text of tokens of a row that follow each other, of which all are trained on, or none."""
+
+    text: str
+    is_trained: bool
+
+
 class LoaderPreview(Readable, msgspec.Struct, frozen=True):
     """A loader in numbers. `fields` has the type and shape of each array of the batch of `step`.
 
-    `rows` is the text of each of its rows, if `input_ids` or `tokens` are among the fields.
+    `rows` is the text of each of its rows, if `input_ids` or `tokens` are among the fields. `pieces` divides this text
+    by what is trained on, if `labels` are among them, too, and some are -100. The first token of a row is not trained
+    on in this row, because no token is before it. Of the `epoch_tokens` in an
+    epoch of all sources, `padding_tokens` are padding; `long_documents` with `long_tokens` are left out of it because
+    they are longer than a sequence, with the packing `whole`.
     """
 
     stores: list[str]
     sequences: int
     tokens: int
     tail_tokens: int
+    epoch_tokens: int
+    padding_tokens: int
+    long_documents: int
+    long_tokens: int
     steps: int
     digest: str
     documents: RowStatistics
@@ -68,6 +88,7 @@ class LoaderPreview(Readable, msgspec.Struct, frozen=True):
     step: int
     fields: dict[str, str]
     rows: list[str]
+    pieces: list[list[RowPiece]] | None = None
 
 
 def preview(loader: Loader, step: int, seconds: float) -> LoaderPreview:
@@ -78,6 +99,10 @@ def preview(loader: Loader, step: int, seconds: float) -> LoaderPreview:
         sequences=loader.sequences,
         tokens=loader.tokens,
         tail_tokens=loader.tail_tokens,
+        epoch_tokens=sum(source.tokens for source in loader.reader.sources),
+        padding_tokens=loader.waste.padding_tokens,
+        long_documents=loader.waste.long_documents,
+        long_tokens=loader.waste.long_tokens,
         steps=len(loader),
         digest=loader.state_dict()["digest"],
         documents=count_pieces(loader),
@@ -87,6 +112,7 @@ def preview(loader: Loader, step: int, seconds: float) -> LoaderPreview:
         step=step,
         fields={name: f"{array.dtype} {list(array.shape)}" for name, array in batch.items()},
         rows=_texts(loader, batch),
+        pieces=_pieces(loader, batch),
     )
 
 
@@ -95,3 +121,24 @@ def _texts(loader: Loader, batch: Batch) -> list[str]:
     store = Store(loader.options.stores[:1])
     rows: list[list[int]] = next((batch[name].tolist() for name in ("input_ids", "tokens") if name in batch), [])
     return [b"".join(map(store.token_bytes, tokens)).decode(errors="replace") for tokens in rows]
+
+
+def _pieces(loader: Loader, batch: Batch) -> list[list[RowPiece]] | None:
+    """The text of each row, divided by what is trained on."""
+    if not {"input_ids", "labels"} <= batch.keys() or not (batch["labels"] == IGNORED).any():
+        return None
+    store = Store(loader.options.stores[:1])
+    rows = []
+    for tokens, labels in zip(batch["input_ids"], batch["labels"], strict=True):
+        is_trained = np.append(False, labels[:-1] != IGNORED)
+        edges = [0, *(np.flatnonzero(np.diff(is_trained)) + 1).tolist(), len(tokens)]
+        rows.append(
+            [
+                RowPiece(
+                    b"".join(map(store.token_bytes, tokens[low:high].tolist())).decode(errors="replace"),
+                    bool(is_trained[low]),
+                )
+                for low, high in itertools.pairwise(edges)
+            ]
+        )
+    return rows

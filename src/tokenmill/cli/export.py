@@ -60,6 +60,9 @@ def lines(result: ExportResult) -> Iterable[output.Line]:
         if split.tokens_left_out:
             last = "sequence" if result.format == "mds" else "shard"
             yield "skipped", f"{count(split.tokens_left_out, 'token')} of an incomplete {last} at the end (--tail drop)"
+        if split.long_documents:
+            documents = f"{count(split.long_documents, 'document')} of {count(split.long_tokens, 'token')}"
+            yield "left out", f"{documents}, longer than a row"
     yield "files", f"{result.files:,}, {size(result.bytes)}, {result.dtype}"
     if result.shards_done_now:
         yield "speed", f"{number(result.tokens_per_second)} tokens/s"

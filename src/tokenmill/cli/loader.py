@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,15 @@ import click
 
 import tokenmill
 from tokenmill.cli import options, output
-from tokenmill.executors import terminal
+from tokenmill.executors import progress_bar, terminal
 from tokenmill.humanize import count, number
 
 if TYPE_CHECKING:
-    from tokenmill.api.loader_preview import LoaderPreview
+    from tokenmill.api.loader_preview import LoaderPreview, RowPiece
+
+# How text is shown that is trained on: as added words of `git diff --word-diff`, where there are no colors.
+TRAINED_STYLE = "black on #caffbf"
+BEGIN, END = "{+", "+}"
 
 # Characters of a sequence that are shown.
 SHOWN_CHARACTERS = 300
@@ -53,7 +58,7 @@ def loader(stores: tuple[str, ...], step: int, seconds: float, as_json: bool, **
     DIR is a complete store. Several stores are mixed by their sizes. RECIPE is a file that names stores and stages.
     `tokenmill.loader` in Python gives the same batches to a training.
     """
-    from tokenmill.api.loader_preview import preview  # noqa: PLC0415 - heavy
+    from tokenmill.api.loader_preview import RowPiece, preview  # noqa: PLC0415 - heavy
 
     opened = tokenmill.loader(list(stores), **arguments)
     facts = preview(opened, step, seconds)
@@ -61,9 +66,31 @@ def loader(stores: tuple[str, ...], step: int, seconds: float, as_json: bool, **
         terminal.echo_json(facts)
         return
     output.print_lines(_lines(opened, facts))
-    for row, text in enumerate(facts.rows, facts.rank * len(facts.rows)):
-        shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]} ..."
-        terminal.echo(f"\nstep {step:,}, row {row:,}\n{terminal.printable(shown)}")
+    pieces = facts.pieces or [[RowPiece(text, is_trained=False)] for text in facts.rows]
+    for row, text in enumerate(pieces, facts.rank * len(pieces)):
+        terminal.echo(f"\nstep {step:,}, row {row:,}")
+        _print_row(text)
+
+
+def _print_row(pieces: list[RowPiece]) -> None:
+    """Print the beginning of a row. What is trained on has a color, or marks if the terminal has no colors."""
+    from rich.text import Text  # noqa: PLC0415 - heavy
+
+    console = progress_bar.console(soft_wrap=not sys.stdout.isatty(), highlight=False)
+    shown, left = [], SHOWN_CHARACTERS
+    for piece in pieces:
+        text = terminal.printable(piece.text[:left])
+        shown.append((text, piece.is_trained))
+        left -= len(piece.text)
+        if left <= 0:
+            break
+    rest = [" ..."] if left < 0 or len(shown) < len(pieces) else []
+    if not console.color_system:
+        marked = [f"{BEGIN}{text}{END}" if is_trained else text for text, is_trained in shown]
+        terminal.echo("".join([*marked, *rest]))
+        return
+    styled = [(text, TRAINED_STYLE if is_trained else "") for text, is_trained in shown]
+    console.print(Text.assemble(*styled, *rest))
 
 
 def _lines(opened: tokenmill.Loader, facts: LoaderPreview) -> Iterable[output.Line]:
@@ -78,7 +105,11 @@ def _lines(opened: tokenmill.Loader, facts: LoaderPreview) -> Iterable[output.Li
         batch, epochs = count(opened.options.batch_sequences, "sequence"), opened.options.epochs
         yield "steps", f"{facts.steps:,} of {batch}{f', in {epochs:,} epochs' if epochs > 1 else ''}"
     yield "tail", f"{tail} at the end fill no grain of {grain:,}"
+    waste = facts.padding_tokens, facts.epoch_tokens, facts.long_documents, facts.long_tokens
+    yield from output.waste_lines("packing", *waste)
     yield "documents", f"{pieces.pieces_per_row:.2f} in a sequence, {pieces.whole:.0%} of them whole"
+    if facts.pieces is not None:
+        yield "trained", f"in color below, or between {BEGIN} and {END}"
     yield "fields", "; ".join(f"{name} {array}" for name, array in facts.fields.items())
     if facts.world_size > 1:
         yield "rank", f"{facts.rank:,} of {facts.world_size:,}"

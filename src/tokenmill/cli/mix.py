@@ -83,6 +83,7 @@ def _lines(result: MixResult) -> Iterable[output.Line]:
             yield one.source, f"{count(one.epoch_tokens, 'token')} in an epoch, read {one.epochs:.3f} times{rest}"
             if one.where is not None:
                 yield "", f"documents where {escape_control_characters(one.where)}"
+            yield from output.waste_lines("", one.padding_tokens, one.epoch_tokens, one.long_documents, one.long_tokens)
             if one.pending_tokens:
                 yield "", f"{count(one.pending_tokens, 'token')} wait for a stage with shorter sequences"
         return

@@ -105,6 +105,15 @@ def trained_lines(trained: int | None, tokens: int) -> Iterable[Line]:
         yield "trained", f"{trained:,} tokens ({trained / max(tokens, 1):.1%})"
 
 
+def waste_lines(label: str, padding_tokens: int, tokens: int, long_documents: int, long_tokens: int) -> Iterable[Line]:
+    """The padding of sequences of whole documents, and what is longer than a sequence."""
+    if padding_tokens or long_documents:
+        yield label, f"whole documents, {padding_tokens / tokens:.2%} of the positions are padding"
+    if long_documents:
+        documents = f"{count(long_documents, 'document')} of {count(long_tokens, 'token')}"
+        yield "left out", f"{documents}, longer than a sequence"
+
+
 def control_lines(found: ControlTokens) -> Iterable[Line]:
     """The number of documents that spell a control token, if there are any."""
     if found.documents:

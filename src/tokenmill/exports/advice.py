@@ -86,6 +86,7 @@ def trainer_usage(job: ExportJob, folder: Folder, splits: Splits) -> str:
         if len(stems) > MAX_PREFIXES:
             stems[1:-1] = ["..."]
     template = spec.use_val if "val" in splits and spec.use_val else spec.use
+    template = spec.use_packed if job.row_tokens and spec.use_packed else template
     number = "*"
     if (
         job.mask and spec.use_mask
@@ -95,6 +96,7 @@ def trainer_usage(job: ExportJob, folder: Folder, splits: Splits) -> str:
         mask=folder.path(_glob(sorted({record.files[-1].name for record in splits["train"]}), number)),
         directory=folder.root,
         train_folder=folder.path(split_folder(job, "train") or "."),
+        row_tokens=job.row_tokens,
         token_bytes=np.dtype(job.dtype).itemsize,
         **{split: folder.path(_glob(names, number)) for split, names in files.items()},
         **{f"{split}_prefix": " ".join(stems) for split, stems in prefixes.items()},

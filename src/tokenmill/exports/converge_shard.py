@@ -130,7 +130,7 @@ class ConvergeShards:
             return None
         format_ = find_format(self.job.format)
         shard = make_shard(self.job, task, source_paths(self.wanted.directories))
-        data = _read(folder, shard, task, self.job)
+        data = _read(folder, shard, record.tokens, self.job)
         if not _is_as_written(folder, shard, files):
             before = self._erased(data, documents, self.recorded.among(documents), record.cut)
             self._follow(folder, shard, before, documents, files)
@@ -211,7 +211,7 @@ def _is_as_written(folder: Folder, shard: Shard, files: Files) -> bool:
     return all(xxh3_of(folder, file.name, start, file.bytes) == file.xxh3 for file in files)
 
 
-def _read(folder: Folder, shard: Shard, task: ShardTask, job: ExportJob) -> ShardData:
+def _read(folder: Folder, shard: Shard, tokens: int, job: ExportJob) -> ShardData:
     """The shard as it is in its file."""
     format_ = find_format(job.format)
     names = format_.files(shard)
@@ -219,9 +219,9 @@ def _read(folder: Folder, shard: Shard, task: ShardTask, job: ExportJob) -> Shar
         data = format_.read(folder, names, job.dtype)
     else:
         dtype = np.dtype(job.dtype).newbyteorder("<")
-        content = folder.ranges.read_at(names[0], _region(shard)[0], task.tokens * dtype.itemsize)
+        content = folder.ranges.read_at(names[0], _region(shard)[0], tokens * dtype.itemsize)
         data = ShardData(np.frombuffer(content, dtype))
-    if len(data.tokens) != task.tokens:
+    if len(data.tokens) != tokens:
         raise CorruptStore(f"{folder.path(names[0])} does not have the tokens of its record")
     if ([] if data.columns is None else data.columns.column_names) != [column.name for column in job.with_columns]:
         raise CorruptStore(f"{folder.path(names[0])} does not have the columns of its export")

@@ -239,7 +239,7 @@ class Exporter:
             self.write_seconds = time.monotonic() - started
             self.written.append(done.value)
             self.records.append(done.value)
-            self.fan_out.advance(done.value.tokens)
+            self.fan_out.advance(done.value.tokens + done.value.long_tokens)
 
     def _read_records(self, numbers: Counts) -> list[ShardRecord]:
         """Read the records of committed shards. Damaged records are discarded, with a notice."""
@@ -269,7 +269,8 @@ class Exporter:
         intact = []
         for record, task in zip(committed, shards.tasks(plan, np.array([r.shard for r in committed])), strict=True):
             planned = (task.split, task.number, task.start, task.stop)
-            is_planned = (record.split, record.number, record.start, record.start + record.tokens) == planned
+            stop = record.start + record.tokens + record.long_tokens
+            is_planned = (record.split, record.number, record.start, stop) == planned
             if record.export == digest and is_planned and record.shard in as_written:
                 intact.append(record)
             else:

@@ -11,7 +11,7 @@ import msgspec
 
 from tokenmill.errors import CorruptStore, JobChanged, StoreError, UsageError
 from tokenmill.exports.formats import FORMATS
-from tokenmill.exports.formats.protocol import ExportedColumn
+from tokenmill.exports.formats.protocol import ExportedColumn, FormatSpec
 from tokenmill.humanize import parse_fraction
 from tokenmill.options import EndTokenPosition, Tail
 from tokenmill.storage import Folder, folder_at, publish_new
@@ -83,7 +83,7 @@ class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
     the sources), `first-shard` or None.
     `val_tokens` is the size of that first shard. `store` is the digest of the exported parts. `with_columns` are kept
     columns of the store. `selection` is that of an export by recipe, which is always shuffled. `mask` is how the files
-    tell which tokens are trained on; empty if they do not.
+    tell which tokens are trained on; empty if they do not. `row_tokens` is the size of rows of whole documents.
     """
 
     format: str
@@ -103,6 +103,7 @@ class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
     with_columns: tuple[ExportedColumn, ...] = ()
     selection: Selection | None = None
     mask: str = ""
+    row_tokens: int | None = None
 
     @property
     def holds_out(self) -> bool:
@@ -119,6 +120,8 @@ class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
         chosen = {} if self.selection is None else {"recipe": f"blake3 {digest_of(self.selection)}"}
         if self.mask:
             chosen["--mask"] = self.mask
+        if self.row_tokens:
+            chosen["--packed"] = f"{self.row_tokens:,}"
         if self.with_columns:
             chosen["--with"] = ", ".join(f"{column.name} ({column.type})" for column in self.with_columns)
         return {
@@ -283,11 +286,10 @@ def _check(frozen: FrozenExport) -> None:
         raise MalformedDataError(f"unknown type {job.dtype[:20]!r} or mask {job.mask[:20]!r}")
     if job.val is not None and job.holds_out and split_name(job.val) is None:
         _check_fraction(job.val)
-    counts = (job.val_tokens, job.shard_tokens, job.sequence_tokens, frozen.run_tokens)
+    counts = (job.val_tokens, job.shard_tokens, job.sequence_tokens, job.row_tokens, frozen.run_tokens)
     if any(count is not None and not 0 < count < MAX_TOKENS for count in counts) or not _is_possible(frozen):
         raise MalformedDataError("it has negative or impossible counts")
-    if job.sequence_tokens is not None and (job.shard_tokens is None or job.shard_tokens < job.sequence_tokens):
-        raise MalformedDataError("its shards are shorter than a sequence")
+    _check_rows(job, spec)
     if bool(job.columns) != bool(spec.defaults.columns):
         raise MalformedDataError(f"invalid column {job.columns[:30]!r}")
     names = [job.columns, *spec.defaults.columns[1:], *spec.masks.get(job.mask, ())]
@@ -298,6 +300,13 @@ def _check(frozen: FrozenExport) -> None:
         raise MalformedDataError("no recipe gives its selection")
     if frozen.with_checksum() != frozen:
         raise MalformedDataError("it does not have the content that its checksum was taken of")
+
+
+def _check_rows(job: ExportJob, spec: FormatSpec) -> None:
+    if job.row_tokens is not None and (spec.use_packed is None or not job.mask or job.end != "appended"):
+        raise MalformedDataError("its format has no packed rows")
+    if job.sequence_tokens is not None and (job.shard_tokens is None or job.shard_tokens < job.sequence_tokens):
+        raise MalformedDataError("its shards are shorter than a sequence")
 
 
 def _is_possible(frozen: FrozenExport) -> bool:

@@ -63,6 +63,8 @@ MANIFEST_SCHEMA = pa.schema(
         ("cut", pa.int64()),
         ("tokens", pa.int64()),
         ("documents_xxh3", pa.string()),
+        ("long_documents", pa.int64()),
+        ("long_tokens", pa.int64()),
         ("files", pa.list_(pa.struct([("name", pa.string()), ("bytes", pa.int64()), ("xxh3", pa.string())]))),
     ]
 )
@@ -194,6 +196,7 @@ def _record(shard: int, schema: pa.Schema) -> ShardRecord:
 
 def _check(shard: int, record: ShardRecord) -> None:
     counts = [record.number, record.start, record.documents, record.tokens, record.begun, record.cut]
+    counts += [record.long_documents, record.long_tokens]
     counts += [file.bytes for file in record.files]
     if record.shard != shard or not record.files or record.split not in ("train", "val"):
         raise MalformedDataError(f"it is of shard {record.shard}")

@@ -30,6 +30,10 @@ SMALL_CORPUS_SHARDS = 10
 
 MAX_SHARDS = 1_000_000
 
+# Tokens of a shard of packed rows: it is packed as a whole, in memory.
+PACKED_SHARD_TOKENS = 16_000_000
+MAX_ROW_TOKENS = 1 << 28
+
 # What `--name` may be: the start of a file name.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -49,6 +53,7 @@ class ExportRequest:
     shard_tokens: int | None
     tail: Tail
     sequence_tokens: int | None
+    row_tokens: int | None
     columns: str
     with_columns: tuple[str, ...]
 
@@ -63,15 +68,18 @@ def make_export_request(options: ExportOptions, tokenizer: TokenizerSpec) -> Exp
     if sequence is not None and spec.defaults.sequence_tokens is None:
         raise UsageError(f"{spec.name} has no sequences of a fixed length", "--sequence-tokens is for mds.")
     tokens = _tokens("--shard-tokens", options.shard_tokens)
+    row_tokens = _row_tokens(spec, options)
+    default_tokens = PACKED_SHARD_TOKENS if row_tokens else spec.defaults.shard_tokens
     request = ExportRequest(
         options=options,
         spec=spec,
         dtype=_dtype(spec, options.dtype, tokenizer),
         end=options.eot_position or spec.defaults.end,
         val=parse_val(options.val, spec.defaults.val),
-        shard_tokens=None if spec.layout.single else tokens or spec.defaults.shard_tokens,
+        shard_tokens=None if spec.layout.single else tokens or default_tokens,
         tail=options.tail or spec.defaults.tail,
         sequence_tokens=sequence or spec.defaults.sequence_tokens,
+        row_tokens=row_tokens,
         columns=_columns(spec, options.columns),
         with_columns=_with_columns(spec, options.columns, column_names(options.with_columns, "with_columns") or ()),
     )
@@ -116,7 +124,8 @@ def make_job(
     columns of the request, with their types.
     """
     options, spec = request.options, request.spec
-    mask = choose_mask(spec, options.mask, has_mask=any(member.run.job.segments for member in stores.members))
+    has_mask = bool(request.row_tokens) or any(member.run.job.segments for member in stores.members)
+    mask = choose_mask(spec, options.mask, has_mask=has_mask)
     if mask and request.end == "prepended":
         raise UsageError("--eot-position prepended cannot be used with a mask", "The end token is a document's last.")
     taken = {request.columns, *request.with_columns}.intersection(spec.masks.get(mask, ()))
@@ -147,6 +156,7 @@ def make_job(
         shard_tokens=shard_tokens,
         tail=request.tail if shard_tokens is not None else "keep",
         sequence_tokens=request.sequence_tokens,
+        row_tokens=request.row_tokens,
         mask=mask,
         columns=request.columns,
         with_columns=with_columns,
@@ -222,6 +232,24 @@ def _dtype(spec: FormatSpec, wanted: str | None, tokenizer: TokenizerSpec) -> st
         f"ids          {tokenizer.vocabulary_size:,} of {tokenizer.name}; {largest} holds {ID_LIMITS[largest]:,}",
         f"Use a format with larger ids ({', '.join(fitting)}) or a tokenizer with at most 65,536 ids, such as gpt2.",
     )
+
+
+def _row_tokens(spec: FormatSpec, options: ExportOptions) -> int | None:
+    """The tokens of a row of whole documents, or None. Raises UsageError for options that such rows do not have."""
+    row_tokens = _tokens("--packed", options.packed)
+    if row_tokens is None:
+        return None
+    if spec.use_packed is None:
+        raise UsageError(f"{spec.name} has no packed rows", "--packed is for parquet.")
+    if row_tokens > MAX_ROW_TOKENS:
+        raise UsageError(f"--packed {row_tokens:,} is too large for a row", f"The largest is {MAX_ROW_TOKENS:,}.")
+    given = {"--mask": options.mask, "--columns": options.columns, "--with": options.with_columns}
+    for name, value in given.items():
+        if value:
+            raise UsageError(
+                f"{name} is given with --packed", "Packed rows always have input_ids, loss_mask and seq_start_id."
+            )
+    return row_tokens
 
 
 def _tokens(option: str, value: str | int | None) -> int | None:

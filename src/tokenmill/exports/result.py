@@ -11,12 +11,17 @@ from tokenmill.humanize import Readable
 
 
 class ExportedSplit(Readable, msgspec.Struct, frozen=True):
-    """What a split holds, and how many tokens are in no shard because of `--tail drop`."""
+    """What a split holds, and how many tokens are in no shard because of `--tail drop`.
+
+    `long_documents` with `long_tokens` tokens are left out, because they are longer than a packed row.
+    """
 
     shards: int
     documents: int
     tokens: int
     tokens_left_out: int
+    long_documents: int = 0
+    long_tokens: int = 0
 
 
 class ExportResult(Readable, msgspec.Struct, frozen=True):
@@ -63,4 +68,6 @@ def exported_split(of_split: Sequence[ShardRecord], skipped_tokens: int) -> Expo
         documents=sum(record.begun for record in of_split),
         tokens=sum(record.tokens for record in of_split),
         tokens_left_out=skipped_tokens,
+        long_documents=sum(record.long_documents for record in of_split),
+        long_tokens=sum(record.long_tokens for record in of_split),
     )

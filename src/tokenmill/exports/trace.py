@@ -7,8 +7,9 @@ finds a document, so only a few records are read.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -93,11 +94,11 @@ class ExportIndex:
         numbers = np.flatnonzero((self._documents > 0) & (self._streams() == stream))
         shards = numbers[np.argsort(self._starts[numbers], kind="stable")].tolist()
         # The first shard whose last document is not before this one.
-        first = bisect.bisect_left(shards, wanted, key=lambda shard: _sort_key(order, self._read(shard), -1))
+        first = bisect.bisect_left(shards, wanted, key=lambda shard: _sort_key(order, self._read(shard), np.max))
         located: list[ShardLocation] = []
         for shard in shards[first:]:
             origins = self._read(shard)
-            if _sort_key(order, origins, 0) > wanted:
+            if _sort_key(order, origins, np.min) > wanted:
                 break
             located += self._locations_in(shard, origins, source, row)
         return located
@@ -196,9 +197,12 @@ def in_store(job: ExportJob, origin: TokenOrigin, tokens: int) -> TokenOrigin:
     return replace(origin, token=origin.token + skip, start=origin.start - 1 + skip, stop=origin.stop - 1)
 
 
-def _sort_key(order: SplitAndShuffle, origins: DocumentTable, index: int) -> tuple[int, ...]:
-    """Return the sort key of a document: its shuffle key, or its source and row."""
-    at = slice(index, index + 1 or None)
+def _sort_key(order: SplitAndShuffle, origins: DocumentTable, least: Callable[[Any], Any]) -> tuple[int, ...]:
+    """Return the least or the greatest sort key of some documents: the shuffle key, or the source and row.
+
+    Packed rows have the documents of a shard in another order.
+    """
     if order.seed is not None:
-        return (int(order.keys(origins.source[at], origins.row[at])[0]),)
-    return int(origins.source[index]), int(origins.row[index])
+        return (int(least(order.keys(origins.source, origins.row))),)
+    source = least(origins.source)
+    return int(source), int(least(origins.row[origins.source == source]))

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenmill.best_fit import whole_rows
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.exports import records, sorted_runs
 from tokenmill.exports.documents import (
@@ -239,6 +240,9 @@ class WriteShard:
         format_ = find_format(job.format)
         documents = self.context.documents(task.stream, task.first_block, task.last_block)
         content, cut = self._content(task, documents)
+        long_documents, long_tokens = 0, 0
+        if job.row_tokens is not None:
+            content, long_documents, long_tokens = _packed(content, job.row_tokens, job.marked_dtype)
         origins = DocumentTable(content.lengths, content.source, content.row)
         shard = make_shard(job, task, self.context.parts.source_columns()[0])
         files = format_.write(folder, shard, content)
@@ -251,10 +255,12 @@ class WriteShard:
             documents=len(origins.lengths),
             begun=len(origins.lengths) - (cut > 0),
             cut=cut,
-            tokens=task.tokens,
+            tokens=content.tokens,
             files=files,
             export=job.digest(),
             documents_xxh3=records.documents_xxh3(origins),
+            long_documents=long_documents,
+            long_tokens=long_tokens,
         )
         records.publish(folder, record, origins)
         return record
@@ -288,6 +294,18 @@ class WriteShard:
             return documents.columns(first + start, first + stop)
 
         return Content(lengths, origins.source, origins.row, cast, columns), cut
+
+
+def _packed(content: Content, row_tokens: int, dtype: str) -> tuple[Content, int, int]:
+    """The documents of a shard in the order of packed rows, and the number and tokens of those that are longer."""
+    table = DocumentTable(content.lengths, content.source, content.row)
+    fitting = np.flatnonzero((table.lengths > 0) & (table.lengths <= row_tokens))
+    kept = fitting[whole_rows(table.lengths[fitting], row_tokens)[1]]
+    offsets = np.append(0, np.cumsum(table.lengths))
+    tokens = take_documents([(np.concatenate([np.empty(0, dtype), *content.batches]), offsets)], kept)
+    packed = table.take(kept)
+    long = table.lengths[table.lengths > row_tokens]
+    return Content(packed.lengths, packed.source, packed.row, iter([tokens])), len(long), int(long.sum())
 
 
 def with_leading_end_tokens(
@@ -338,6 +356,7 @@ def make_shard(job: ExportJob, task: ShardTask, paths: pa.Array) -> Shard:
         columns=job.columns,
         with_columns=job.with_columns,
         mask=job.mask,
+        row_tokens=job.row_tokens,
         paths=paths,
         region=FileRegion(task.position, task.file_tokens) if job.shard_tokens is None else None,
     )

@@ -30,6 +30,9 @@ MASK_FIELDS = ("loss_mask", "trained_tokens")
 # The label of a token that is not to be learned, as in torch.nn.CrossEntropyLoss.
 IGNORED = -100
 
+# The number of the document of padding.
+PADDING = -1
+
 # The lengths of `cu_seqlens` are powers of two from this fraction of the tokens on, so that they rarely change.
 MIN_DOCUMENT_TOKENS = 64
 
@@ -37,7 +40,7 @@ MIN_DOCUMENT_TOKENS = 64
 class DocumentPiece(NamedTuple):
     """A piece of a packed document: the document's number, whether it ends there, and the window it is from.
 
-    The window is a range of the stream, from which many spans of a batch are.
+    The window is a range of the stream, from which many spans of a batch are. Padding has the number -1.
     """
 
     document: int
@@ -61,6 +64,16 @@ class Span(NamedTuple):
         """The end of the tokens that are read: the label of the last token is the token after it."""
         return self.stop if self.piece is not None and self.piece.is_end else self.stop + 1
 
+    @property
+    def is_padding(self) -> bool:
+        """Whether the span fills the end of a row, and is no range of the stream."""
+        return self.piece is not None and self.piece.document == PADDING
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether its tokens have to be fetched."""
+        return self.stream.is_remote and not self.is_padding
+
 
 def check_fields(fields: Sequence[str]) -> tuple[Field, ...]:
     """The fields of a batch; commas separate them in a text. Raises UsageError for an unknown one."""
@@ -76,7 +89,7 @@ def check_fields(fields: Sequence[str]) -> tuple[Field, ...]:
 class SpanContent(NamedTuple):
     """The tokens of a span, with the one after it unless a document ends there.
 
-    `masked` tells which of the tokens are not trained on; None if all are. Those of erased documents are end tokens.
+    `masked` tells which of the tokens are not trained on; None if all are. Padding and erased documents are end tokens.
     """
 
     tokens: TokenArray
@@ -85,29 +98,41 @@ class SpanContent(NamedTuple):
 
 def read_span(span: Span, tokens: TokenArray | None = None) -> SpanContent:
     """Read a span, or use its `tokens` if they were fetched. In an object store this may wait for requests."""
+    if span.is_padding:
+        size, store = span.stop - span.start, span.stream.store
+        return SpanContent(np.full(size, store.run.erased_token, store.dtype), np.ones(size, np.bool_))
+    return _read(span.stream, span.start, span.read_stop, tokens)
+
+
+def _read(stream: Stream, start: int, stop: int, tokens: TokenArray | None = None) -> SpanContent:
+    """Read tokens [start, stop) of a stream."""
     if tokens is None:
-        tokens = span.stream.read(span.start, span.read_stop)
-    erased = span.stream.erased(span.start, span.read_stop)
+        tokens = stream.read(start, stop)
+    erased = stream.erased(start, stop)
     if erased is not None:  # a document may be claimed, and its tokens still be there
-        tokens = np.where(erased, tokens.dtype.type(span.stream.store.run.erased_token), tokens)
-    trained = span.stream.trained(span.start, span.read_stop)
+        tokens = np.where(erased, tokens.dtype.type(stream.store.run.erased_token), tokens)
+    trained = stream.trained(start, stop)
     if trained is None:
         return SpanContent(tokens, erased)
     return SpanContent(tokens, ~trained if erased is None else ~trained | erased)
 
 
 def read_spans(spans: Sequence[Span]) -> Iterator[SpanContent]:
-    """Read spans of local stores. Those of one window, which follow each other, are read at once."""
-    window, read = None, SpanContent(np.empty(0, np.uint16))
-    for span in spans:
-        if span.piece is None:
-            yield read_span(span)
+    """Read spans of local stores. If those that follow each other are most of a window, it is read at once."""
+    for (_, window), group in itertools.groupby(
+        spans, lambda span: (id(span.stream), span.piece and span.piece.window)
+    ):
+        members = list(group)
+        if window is None or 2 * sum(span.stop - span.start for span in members) < window[1] - window[0]:
+            yield from map(read_span, members)
             continue
-        if span.piece.window is not window:
-            window = span.piece.window
-            read = read_span(Span(span.stream, *window))
-        start, stop = span.start - window[0], span.read_stop - window[0]
-        yield SpanContent(read.tokens[start:stop], None if read.masked is None else read.masked[start:stop])
+        tokens, masked = _read(members[0].stream, *window)
+        for span in members:
+            if span.is_padding:
+                yield read_span(span)
+                continue
+            own = slice(span.start - window[0], span.read_stop - window[0])
+            yield SpanContent(tokens[own], None if masked is None else masked[own])
 
 
 def needs_documents(fields: Sequence[Field]) -> bool:

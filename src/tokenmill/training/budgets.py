@@ -67,18 +67,18 @@ def resolve(recipe: Recipe, epochs: Mapping[str, int]) -> list[ResolvedStage]:
 
 
 def _check_lengths(recipe: Recipe, stage: RecipeStage, number: int) -> None:
+    first = recipe.stages[0].sequence_tokens
+    if recipe.packing != "concat" and stage.sequence_tokens != first:
+        raise UsageError(
+            f"stage {number}: with packing {recipe.packing}, all stages need the same sequence_tokens",
+            f"stage 1      {first:,}",
+            f"stage {number:<6} {stage.sequence_tokens:,}",
+            "Rows of another length are packed in another way, so tokens would be lost or repeated. Use concat.",
+        )
     if recipe.grain % stage.sequence_tokens:
         raise UsageError(
             f"stage {number}: sequences of {stage.sequence_tokens:,} tokens do not divide a grain of {recipe.grain:,}",
             "Give a grain that is a multiple of every sequence_tokens. It cannot change during a training.",
-        )
-    first = recipe.stages[0].sequence_tokens
-    if recipe.packing == "best-fit" and stage.sequence_tokens != first:
-        raise UsageError(
-            f"stage {number}: with packing best-fit, all stages need the same sequence_tokens",
-            f"stage 1      {first:,}",
-            f"stage {number:<6} {stage.sequence_tokens:,}",
-            "Rows of another length are packed in another way, so tokens would be lost or repeated. Use concat.",
         )
 
 

@@ -32,7 +32,8 @@ class Loader:
     A loader can be pickled: another process opens the same stores.
 
     `sequences` and `tokens` are those of an epoch, over all ranks. `tail_tokens` are in no epoch, because they fill no
-    grain at the end of their store. `rank` is the rank of this process, and says where it comes from.
+    grain at the end of their store. `waste` has the padding of the packing `whole`, and the documents that it leaves
+    out. `rank` is the rank of this process, and says where it comes from.
 
     `stores` are the directories of the stores: `tokenmill.open(loader.stores)[number]` is a document of `document_ids`.
     `sources` are the names of the sources, by their numbers in `source_ids`: those of a recipe, else the stores.
@@ -51,6 +52,7 @@ class Loader:
         self.sequences = sum(self.reader.mixture.counts)
         self.tokens = sum(source.tokens for source in self.reader.sources)
         self.tail_tokens = sum(source.tail_tokens for source in self.reader.sources)
+        self.waste = self.reader.waste
         self._cursor = cursor
 
     def __len__(self) -> int:

@@ -44,7 +44,8 @@ class MixTotal(Readable, msgspec.Struct, frozen=True):
 
     An epoch has `epoch_tokens`, of which the recipe does not read `left_tokens`; `tail_tokens` at the ends of the
     stores fill no grain. `pending_tokens` are rests of grains that wait for a stage with shorter sequences. `where` is
-    the condition on the documents of the source.
+    the condition on the documents of the source. With the packing `whole`, `padding_tokens` of an epoch are padding,
+    and `long_documents` with `long_tokens` are left out because they are longer than a sequence.
     """
 
     source: str
@@ -57,6 +58,9 @@ class MixTotal(Readable, msgspec.Struct, frozen=True):
     left_tokens: int
     pending_tokens: int
     where: str | None = None
+    padding_tokens: int = 0
+    long_documents: int = 0
+    long_tokens: int = 0
 
 
 class MixResult(Readable, msgspec.Struct, frozen=True):
@@ -120,6 +124,9 @@ def overview(path: str, recipe: Recipe, reader: RecipeReader) -> MixResult:
             left_tokens=last[name].unread(source.tokens),
             pending_tokens=last[name].pending_tokens,
             where=source.where,
+            padding_tokens=source.waste.padding_tokens,
+            long_documents=source.waste.long_documents,
+            long_tokens=source.waste.long_tokens,
         )
         for name, source in reader.merged.items()
     ]

@@ -1,25 +1,30 @@
-"""Pack the documents of a window into rows of one length, so that few documents are cut.
+"""Pack the documents of a window into rows of one length, so that few documents are cut, or none.
 
-A window is a range of consecutive grains, and its rows have exactly as many tokens as its documents. So no row is
-padded, each token is in one row, and the rows of a window depend on the window only: nothing has to be saved to resume.
-Documents longer than a row fill rows from their start. All other documents, and the rests of the long ones, go into the
-row with the least space that still holds them, the longest first. What fits nowhere is cut to fill the gaps.
+The rows of a window depend on the window only: nothing has to be saved to resume. Documents go into the row with the
+least space that still holds them, the longest first.
+
+`pack` gives rows with exactly as many tokens as the window. So no row is padded, and each token is in one row.
+Documents longer than a row fill rows from their start, and only their rests are packed. What fits nowhere is cut to
+fill the gaps. `pack_whole` cuts nothing: it opens as many rows as are needed, and pads them.
 """
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, insort
+from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from tokenmill.best_fit import best_fit, whole_rows
 from tokenmill.training.order import Numbers
 
 # Grains of a window.
 WINDOW_GRAINS = 32
+# Sequences of a window of whole documents. The last rows of a window are not full: of longer windows less is padding.
+WINDOW_SEQUENCES = 256
 # The memory for the windows of a loader that were packed last. In a full shuffle each is needed again all through the
 # epoch. It holds those of over a billion tokens.
 KEPT_BYTES = 64 << 20
@@ -30,6 +35,7 @@ class PackedRows:
     """The pieces of documents in the rows of a window: row r has the pieces [edges[r], edges[r + 1]).
 
     Piece i is tokens [starts[i], starts[i] + lengths[i]) of the window. `is_end` tells whether its document ends there.
+    Padding at the end of a row is a piece with the start -1.
     """
 
     edges: Numbers
@@ -40,8 +46,9 @@ class PackedRows:
 
 @dataclass(frozen=True, slots=True)
 class PackedWindow:
-    """A range of a stream, its rows, and the number of the document of each piece."""
+    """The first token of a window, the range that its rows read, its rows, and the number of each piece's document."""
 
+    first: int
     range: tuple[int, int]
     rows: PackedRows
     documents: Numbers
@@ -100,27 +107,9 @@ def pack(starts: Numbers, tokens: int, row_tokens: int, *, is_last_cut: bool) ->
     begins = starts + lengths - rests
     order = np.argsort(-rests, kind="stable")
     order = order[rests[order] > 0]
-    pieces += _best_fit(begins[order].tolist(), rests[order].tolist(), row, tokens // row_tokens, row_tokens)
-    ends = np.append(starts[1:], [] if is_last_cut else [tokens])
-    return _as_rows(pieces, ends, tokens // row_tokens)
-
-
-def _best_fit(
-    starts: list[int], lengths: list[int], first_row: int, rows: int, row_tokens: int
-) -> list[tuple[int, int, int]]:
-    """Place pieces, the longest first, into rows [first_row, rows). Pieces that fit nowhere are cut to fill gaps."""
-    pieces, homeless = [], []
-    # A space times `rows`, plus its row. They ascend, so that the least space is found, and the first of equal ones.
-    spaces = [row_tokens * rows + row for row in range(first_row, rows)]
-    for start, length in zip(starts, lengths, strict=True):
-        index = bisect_left(spaces, length * rows)
-        if index == len(spaces):
-            homeless.append((start, length))
-            continue
-        left = spaces.pop(index) - length * rows
-        pieces.append((left % rows, start, length))
-        if left >= rows:
-            insort(spaces, left)
+    rows = tokens // row_tokens
+    placed, homeless, spaces = best_fit(begins[order].tolist(), rests[order].tolist(), row, rows, row_tokens)
+    pieces += placed
     for start, length in homeless:  # the largest gaps first: fewer cuts
         begin, rest = start, length
         while rest:
@@ -130,15 +119,24 @@ def _best_fit(
             begin, rest = begin + taken, rest - taken
             if space > taken:
                 insort(spaces, (space - taken) * rows + row)
-    return pieces
-
-
-def _as_rows(pieces: list[tuple[int, int, int]], ends: Numbers, rows: int) -> PackedRows:
-    """Sort pieces by row, and by the order in which they were placed."""
-    table = np.array(pieces, np.int64).reshape(-1, 3)
-    table = table[np.argsort(table[:, 0], kind="stable")]
-    row, starts, lengths = table.T
-    edges = np.searchsorted(row, np.arange(rows + 1))
-    stops = starts + lengths
+    ends = np.append(starts[1:], [] if is_last_cut else [tokens])
+    edges, begins, lengths = _by_row(np.array(pieces, np.int64).reshape(-1, 3), rows)
+    stops = begins + lengths
     found = ends[np.minimum(np.searchsorted(ends, stops), len(ends) - 1)] if len(ends) else -1
-    return PackedRows(edges, starts, lengths, stops == found)
+    return PackedRows(edges, begins, lengths, stops == found)
+
+
+def pack_whole(starts: Numbers, lengths: Numbers, row_tokens: int) -> PackedRows:
+    """Pack documents into as few rows as best-fit needs, and pad these. No document is empty or longer than a row."""
+    row, document = whole_rows(lengths, row_tokens)
+    gaps = row_tokens - np.bincount(row, lengths[document]).astype(np.int64)
+    padded = np.flatnonzero(gaps)
+    table = [np.append(row, padded), np.append(starts[document], -np.ones_like(padded))]
+    edges, begins, lengths = _by_row(np.stack([*table, np.append(lengths[document], gaps[padded])], axis=1), len(gaps))
+    return PackedRows(edges, begins, lengths, np.ones(len(begins), np.bool_))
+
+
+def _by_row(table: Numbers, rows: int) -> tuple[Numbers, Numbers, Numbers]:
+    """The edges of rows among pieces (row, start, length), and the starts and lengths, in their order in a row."""
+    row, starts, lengths = table[np.argsort(table[:, 0], kind="stable")].T
+    return np.searchsorted(row, np.arange(rows + 1)), starts, lengths

@@ -220,7 +220,7 @@ def plan_group(group: list[SpanBatch], with_documents: bool) -> tuple[list[Plann
         batch = PlannedBatch(spans, shape, [[] for _ in spans])
         planned.append(batch)
         for span, pieces in zip(spans, batch.pieces, strict=True):
-            if span.stream.is_remote:
+            if span.is_remote:
                 for some in span.stream.ranges(span.start, span.read_stop):
                     needs.append(_Need(span.stream, some, pieces, len(needs)))
     requests: dict[int, Request] = {}  # by the positions of the ranges
@@ -262,7 +262,7 @@ def _open_parts(group: list[SpanBatch], with_documents: bool) -> None:
         (span.stream, part)
         for spans, _ in group
         for span in spans
-        if span.stream.is_remote
+        if span.is_remote
         for part in span.stream.parts(span.start, span.read_stop)
     }
     for _ in io_threads().map(lambda some: some[0].open_part(some[1], with_documents), parts):

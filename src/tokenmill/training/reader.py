@@ -23,6 +23,7 @@ from tokenmill.training.mixture import Mixture
 from tokenmill.training.packing import PackedWindows
 from tokenmill.training.parts import LoaderParts
 from tokenmill.training.prefetch import DEFAULT_PREFETCH_BYTES, Prefetcher
+from tokenmill.training.rows import BestFitRows, CutRows, Rows, Waste, WholeRows
 from tokenmill.training.source import LoaderSource
 from tokenmill.training.split_table import Choice, open_split
 
@@ -71,6 +72,11 @@ class SequenceReader:
         self.mixture = Mixture(counts)
         self.is_remote = any(source.stream.is_remote for source in self.sources)
 
+    @property
+    def waste(self) -> Waste:
+        """What an epoch of all sources leaves out, and its padding."""
+        return sum((source.rows.waste for source in self.sources), Waste())
+
     def rows(self, first: int, last: int) -> Batch:
         """Sequences [first, last) as a batch."""
         (batch,) = self.batches([(first, last)])
@@ -117,27 +123,23 @@ class SequenceReader:
     def spans(self, first: int, last: int) -> list[Span]:
         """The ranges of the streams that sequences [first, last) are made from, in order."""
         length = self.options.sequence_tokens
-        is_packed = self.options.packing == "best-fit"
         if len(self.sources) == 1:
-            (source,) = self.sources
-            spans = source.spans(first, last, length)
-            if not is_packed:
-                return spans
-            return [piece for span in spans for piece in source.packed_spans(span.start, span.stop, length)]
+            return self.sources[0].spans(first, last, length)
         rows: list[list[Span]] = [[]] * (last - first)
         for number, low, high, own in self.mixture.ranges(first, last):
             source = self.sources[number]
             for row, start in zip(own.tolist(), source.starts(low, high, length).tolist(), strict=True):
-                span = Span(source.stream, start, start + length)
-                rows[row] = source.packed_spans(start, start + length, length) if is_packed else [span]
+                rows[row] = source.rows.spans(start, start + length, length)
         return list(itertools.chain.from_iterable(rows))
 
     def locate(self, sequence: int, position: int) -> tuple[str, int]:
         """The store of a token of a sequence, and the position of the token in the store."""
-        for stream, start, stop, _ in self.spans(sequence, sequence + 1):
-            if position < stop - start:
-                return stream.store.directory, stream.store_position(start + position)
-            position -= stop - start
+        for span in self.spans(sequence, sequence + 1):
+            if position < span.stop - span.start:
+                if span.is_padding:
+                    raise UsageError("there is no token at this position: it is padding at the end of a sequence")
+                return span.stream.store.directory, span.stream.store_position(span.start + position)
+            position -= span.stop - span.start
         raise IndexError(f"a sequence has {self.row_tokens(sequence):,} tokens")
 
 
@@ -198,18 +200,31 @@ def open_source(  # noqa: PLR0913, PLR0917 - a store, its place among the others
     choice = Choice(options.val, options.split, where)
     is_whole = options.val is None and where is None
     stream = Stream(parts, None if is_whole else open_split(parts, choice), number, first_document)
-    source = LoaderSource(stream, options.grain, options.shuffle, options.seed, windows)
+    source = LoaderSource(stream, _rows(options, stream, choice, windows), options.grain, options.shuffle, options.seed)
     if not stream.tokens and options.val is not None and split_name(options.val) is None and where is None:
         raise _empty_split(options, parts)
     if not source.order.grains:
         split = f" of split {options.split}" if options.val is not None else ""
         split += f" where {where}" if where is not None else ""
+        if source.rows.waste.long_documents:
+            raise UsageError(
+                f"all documents are longer than a sequence of {options.sequence_tokens:,} tokens",
+                f"store        {store.directory}, {count(stream.tokens, 'token')}{split}",
+                "Give a larger sequence_tokens, or packing best-fit, which cuts documents.",
+            )
         raise UsageError(
             f"the store is smaller than one grain of {options.grain:,} tokens",
             f"store        {store.directory}, {count(stream.tokens, 'token')}{split}",
             "Give a smaller grain, a multiple of sequence_tokens: an epoch has whole grains.",
         )
     return source
+
+
+def _rows(options: LoaderOptions, stream: Stream, choice: Choice, windows: PackedWindows) -> Rows:
+    """The rows that the documents of a stream fill."""
+    if options.packing == "whole":
+        return WholeRows(stream, choice, options.sequence_tokens, windows)
+    return CutRows(stream) if options.packing == "concat" else BestFitRows(stream, options.grain, windows)
 
 
 def _empty_split(options: LoaderOptions, parts: LoaderParts) -> UsageError:

@@ -32,6 +32,9 @@ MAX_BYTES = 16 << 20
 # Characters of a name that an error shows.
 MAX_SHOWN = 100
 
+# What an error says of `grain` with the packing `whole`.
+WHOLE_GRAIN = "Leave out grain: with packing whole, single sequences are shuffled."
+
 SUFFIXES = (".toml", ".json")
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -145,6 +148,10 @@ def parse_recipe(content: Any, path: str) -> Recipe:
         raise UsageError(f"the recipe {path} is not valid", where, f"reason       {reason}") from error
     _check_sources(recipe, path)
     _check_stages(recipe, path)
+    if recipe.packing == "whole":
+        if "grain" in content:
+            raise _invalid(path, "grain", WHOLE_GRAIN)
+        recipe = msgspec.structs.replace(recipe, grain=recipe.stages[0].sequence_tokens)
     return msgspec.structs.replace(recipe, sources=_with_paths(recipe, os.path.dirname(path)))
 
 

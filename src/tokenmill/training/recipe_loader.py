@@ -46,6 +46,7 @@ class RecipeLoader(Loader):
         self.sequences = self.timeline.sequences
         self.tokens = sum(stage.sequences * stage.sequence_tokens for stage in self.plan.stages)
         self.tail_tokens = sum(source.tail_tokens for source in self.reader.merged.values())
+        self.waste = self.reader.waste
         self._cursor = cursor
 
     def __len__(self) -> int:

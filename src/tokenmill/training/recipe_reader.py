@@ -108,15 +108,10 @@ class RecipeReader(SequenceReader):
             name = names[source]
             which, starts = self.merged[name].locate(cursors[name].starts(low, high, length))
             member[rows], start[rows] = self._first_member[name] + which, starts
-        is_packed = self.options.packing == "best-fit"
         is_next = (np.diff(member) == 0) & (np.diff(start) == length)  # rows that continue the row before them
-        if is_packed:
-            is_next &= start[1:] % self.plan.grain != 0  # in the same grain
         edges = [0, *(np.flatnonzero(~is_next) + 1).tolist(), last - first]
         ranges = [
             (self.sources[int(member[low])], int(start[low]), int(start[high - 1]) + length)
             for low, high in itertools.pairwise(edges)
         ]
-        if is_packed:
-            return [piece for source, low, high in ranges for piece in source.packed_spans(low, high, length)]
-        return [Span(source.stream, low, high) for source, low, high in ranges]
+        return [span for source, low, high in ranges for span in source.rows.spans(low, high, length)]

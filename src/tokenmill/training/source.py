@@ -8,40 +8,41 @@ import numpy as np
 
 from tokenmill.options import Shuffle
 from tokenmill.storage.digest import hash_of
-from tokenmill.training.batches import DocumentPiece, Span
+from tokenmill.training.batches import Span
 from tokenmill.training.index import Stream
 from tokenmill.training.order import GrainOrder, Numbers
-from tokenmill.training.packing import WINDOW_GRAINS, PackedWindow, PackedWindows, pack
+from tokenmill.training.rows import Rows, Waste
 
 # How many characters of a digest are in a state: 64 bits.
 DIGEST_CHARACTERS = 16
 
 
 class LoaderSource:
-    """The grains of a stream. Grain i is tokens [iG, (i + 1)G) of it; the token after it is its last label.
+    """The grains of the rows of a stream. Grain i has positions [iG, (i + 1)G).
 
     A source is read in its own order: position p, counted in tokens through all epochs, is in grain p // G of the
     order. Sequences are slices of grains, so sequences of another length continue where the last ones ended.
     """
 
-    def __init__(self, stream: Stream, grain_tokens: int, shuffle: Shuffle, seed: int, windows: PackedWindows) -> None:
+    def __init__(self, stream: Stream, rows: Rows, grain_tokens: int, shuffle: Shuffle, seed: int) -> None:
         self.stream = stream
+        self.rows = rows
         self.grain_tokens = grain_tokens
-        self.order = GrainOrder(max(stream.tokens - 1, 0) // grain_tokens, shuffle, seed, stream.identity)
-        self._windows = windows
+        self.order = GrainOrder(rows.tokens // grain_tokens, shuffle, seed, stream.identity)
 
     @property
     def tokens(self) -> int:
-        """The tokens of an epoch."""
+        """The tokens of an epoch, with padding."""
         return self.order.grains * self.grain_tokens
 
     @property
     def tail_tokens(self) -> int:
         """The tokens at the end of the stream that fill no grain."""
-        return self.stream.tokens - self.tokens
+        waste = self.rows.waste
+        return self.stream.tokens - waste.long_tokens + waste.padding_tokens - self.tokens
 
     def starts(self, first: int, last: int, sequence_tokens: int) -> Numbers:
-        """Where sequences [first, last) of the order begin in the stream."""
+        """The positions where sequences [first, last) of the order begin."""
         in_grain = self.grain_tokens // sequence_tokens
         grains, slices = np.divmod(np.arange(first, last), in_grain)
         low = first // in_grain
@@ -49,36 +50,15 @@ class LoaderSource:
         return np.asarray(chosen * self.grain_tokens + slices * sequence_tokens)
 
     def spans(self, first: int, last: int, sequence_tokens: int) -> list[Span]:
-        """Sequences [first, last) of the order: one span for those that share a grain."""
+        """The ranges of the stream that fill sequences [first, last) of the order."""
         in_grain = self.grain_tokens // sequence_tokens
         low = first // in_grain
         spans = []
         for number, grain in enumerate(self.order.at(low, (last - 1) // in_grain + 1).tolist(), low):
             begin, end = max(first - number * in_grain, 0), min(last - number * in_grain, in_grain)
             start = grain * self.grain_tokens
-            spans.append(Span(self.stream, start + begin * sequence_tokens, start + end * sequence_tokens))
+            spans += self.rows.spans(start + begin * sequence_tokens, start + end * sequence_tokens, sequence_tokens)
         return spans
-
-    def packed_spans(self, start: int, stop: int, sequence_tokens: int) -> list[Span]:
-        """The pieces of documents in the packed rows that have the places of sequences [start, stop) of one grain."""
-        first = start - start % (WINDOW_GRAINS * self.grain_tokens)
-        window = self._windows.window((id(self), first, sequence_tokens), lambda: self._pack(first, sequence_tokens))
-        rows = window.rows
-        low, high = rows.edges[(start - first) // sequence_tokens], rows.edges[(stop - first) // sequence_tokens]
-        columns = (rows.starts, rows.lengths, window.documents, rows.is_end)
-        return [
-            Span(self.stream, first + begin, first + begin + length, DocumentPiece(document, is_end, window.range))
-            for begin, length, document, is_end in zip(*(each[low:high].tolist() for each in columns), strict=True)
-        ]
-
-    def _pack(self, first: int, sequence_tokens: int) -> PackedWindow:
-        """Pack the window that begins with a token of the stream."""
-        stop = min(first + WINDOW_GRAINS * self.grain_tokens, self.tokens)
-        begins, numbers = self.stream.documents(first, stop)
-        is_last_cut = not self.stream.is_document_start(stop)
-        rows = pack(begins, stop - first, sequence_tokens, is_last_cut=is_last_cut)
-        documents = numbers[begins.searchsorted(rows.starts, side="right") - 1]
-        return PackedWindow((first, stop), rows, documents)
 
 
 class MergedSource:
@@ -107,6 +87,11 @@ class MergedSource:
     def tokens(self) -> int:
         """The tokens of an epoch."""
         return self.order.grains * self.grain_tokens
+
+    @property
+    def waste(self) -> Waste:
+        """What the stores leave out, and their padding."""
+        return sum((member.rows.waste for member in self.members), Waste())
 
     @property
     def tail_tokens(self) -> int:

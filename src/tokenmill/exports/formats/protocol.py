@@ -111,6 +111,8 @@ class FormatSpec(Readable):
             separated by spaces), and `{token_bytes}`.
         use_val: The same for an export with a validation split.
         use_mask: The same for an export with a mask, if the mask has files of its own, whose pattern is `{mask}`.
+        use_packed: The same for rows of whole documents with a loss mask, of at most `{row_tokens}` tokens. None if the
+            format has no such rows.
         masks: How the files can tell which tokens are trained on (`labels`, `weights`, or a file for the `mask`), and
             the columns that tell it.
     """
@@ -124,6 +126,7 @@ class FormatSpec(Readable):
     defaults: ScriptDefaults
     use_val: str | None = None
     use_mask: str | None = None
+    use_packed: str | None = None
     layout: FileLayout = FileLayout()
     limits: ReaderLimits = ReaderLimits()
     masks: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
@@ -142,7 +145,8 @@ class Shard:
     """One shard to be written: its position in the export, and the options of the export that its files depend on.
 
     `number` is the number in the file name. `region` is set if the shard is not a file of its own. `mask` is how the
-    files tell which tokens are trained on, one of the format's masks; empty if they do not.
+    files tell which tokens are trained on, one of the format's masks; empty if they do not. With `row_tokens`, the
+    documents follow each other as `best_fit.whole_rows` packs them, and a row ends where the next one does not fit.
     """
 
     number: int
@@ -159,6 +163,7 @@ class Shard:
     region: FileRegion | None = None
     with_columns: tuple[ExportedColumn, ...] = ()
     mask: str = ""
+    row_tokens: int | None = None
 
 
 UNTRAINED = np.uint32(1 << 31)
@@ -205,7 +210,8 @@ class ShardRecord(msgspec.Struct, frozen=True):
     """The counts and checksums of a committed shard. `start` is its first token in its stream of documents.
 
     `documents` counts all documents with tokens in the shard, `begun` those that start in it. `cut` is the number of
-    tokens of the first document in earlier shards. `documents_xxh3` is the checksum of the documents' lengths and
+    tokens of the first document in earlier shards. `long_documents` with `long_tokens` tokens were left out, because
+    they are longer than a row. `documents_xxh3` is the checksum of the documents' lengths and
     origins, `export` the digest of the export.
     """
 
@@ -220,6 +226,8 @@ class ShardRecord(msgspec.Struct, frozen=True):
     cut: int = 0
     export: str = ""
     documents_xxh3: str = ""
+    long_documents: int = 0
+    long_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
