@@ -5,9 +5,9 @@ import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 
-import haliax as hax
 import jax
 import numpy as np
+from haliax import Axis
 from levanter.data.sharded_datasource import UrlDataSource
 from levanter.data.text import (
     DatasetComponent,
@@ -70,7 +70,7 @@ def compare_losses(case: Case, shape: Gpt2Config, dataset, masks: list[np.ndarra
 
     losses = []
     with TrainerConfig().use_device_mesh():
-        model = shape.build(hax.Axis("vocab", VOCABULARY), key=jax.random.PRNGKey(1))
+        model = shape.build(Axis("vocab", VOCABULARY), key=jax.random.PRNGKey(1))
         for number in range(min(STEPS, len(dataset))):
             example = named_lm_example_from_grug(dataset[number], shape.max_Pos)
             losses.append(float(model.compute_next_token_loss(example).scalar()))
