@@ -34,7 +34,7 @@ def main() -> None:
     build_lm_dataset_cache(f"{cache}/train", files, prebuilt, case.tokenizer)
     component = DatasetComponent(cache_dir=cache, format=SupervisedLmDatasetFormat(), pack=True)
     data = LmDataConfig(tokenizer=str(base), components={"sft": component}, shuffle=False)
-    shape = Gpt2Config(max_seq_len=WINDOW, hidden_dim=32, num_layers=2, num_heads=2, gradient_checkpointing=False)
+    shape = Gpt2Config(max_seq_len=WINDOW, hidden_dim=32, num_layers=2, num_heads=2, initializer_range=0.3)
     packed = data.build_token_datasets(data.build_caches("train"), shape.max_Pos, split="train")
     dataset = packed["sft"].as_sync_dataset()
     found, masks = 0, []
