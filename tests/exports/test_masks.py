@@ -62,8 +62,9 @@ def parquet_documents(directory: Path, kind: str) -> dict[tuple[str, int], tuple
                 learned = [label for label, trained in zip(row["labels"], mask, strict=True) if trained]
                 assert learned == [token for token, trained in zip(ids, mask, strict=True) if trained]
             else:
-                mask = [weight == 1.0 for weight in row["loss_weights"]]
                 assert set(row["loss_weights"]) <= {0.0, 1.0}
+                assert row["loss_weights"][-1:] in ([0.0], [])  # the weight of a loss: that of the token after
+                mask = [False, *(weight == 1.0 for weight in row["loss_weights"])][: len(ids)]
             found[row["source"], row["row"]] = ids, mask
     return found
 
@@ -92,17 +93,26 @@ def test_files_have_the_mask_of_the_store(store: Path, to: str, kind: str, optio
     """Also after a verification, which reads the files back, and in two calls of which the first was interrupted."""
     wanted: dict[str, Any] = {"mask": kind} if kind == "weights" else {}
     result = tokenmill.export(store, to=to, shard_tokens=2000, executor=InlineExecutor(), **options, **wanted)
-    assert read(result.directory, to, kind) == documents_of(tokenmill.open(store))
+    assert read(result.directory, to, kind) == expected(store, kind)
     tokenmill.verify(store, executor=InlineExecutor())
 
 
-@pytest.mark.parametrize("to", ["parquet", "olmo"])
-def test_an_erasure_reaches_the_mask(store: Path, to: str) -> None:
-    result = tokenmill.export(store, to=to, shard_tokens=2000, executor=InlineExecutor())
-    before = read(result.directory, to)
+def expected(store: Path, kind: str) -> dict[tuple[str, int], tuple[list[int], list[bool]]]:
+    """The documents of the store. Weights do not tell of the first token of a document, which has no loss."""
+    documents = documents_of(tokenmill.open(store))
+    if kind != "weights":
+        return documents
+    return {origin: (ids, [False, *mask[1:]][: len(ids)]) for origin, (ids, mask) in documents.items()}
+
+
+@pytest.mark.parametrize(("to", "kind"), [("parquet", "labels"), ("parquet", "weights"), ("olmo", "mask")])
+def test_an_erasure_reaches_the_mask(store: Path, to: str, kind: str) -> None:
+    wanted: dict[str, Any] = {"mask": kind} if kind == "weights" else {}
+    result = tokenmill.export(store, to=to, shard_tokens=2000, executor=InlineExecutor(), **wanted)
+    before = read(result.directory, to, kind)
     tokenmill.erase(store, column="id", values=["3", "50", "51"], executor=InlineExecutor())
-    after = read(result.directory, to)
-    assert after == documents_of(tokenmill.open(store))
+    after = read(result.directory, to, kind)
+    assert after == expected(store, kind)
     assert sum(before[key] != after[key] for key in before) == 3
     tokenmill.verify(store, executor=InlineExecutor())
 
@@ -151,6 +161,19 @@ def test_masks_that_cannot_be_are_refused(store: Path, tmp_path: Path) -> None:
     ignored = tokenmill.export(store, to="parquet", mask="ignore", executor=InlineExecutor())
     (file,) = Path(ignored.directory).glob("*.parquet")
     assert pq.read_schema(file).names == ["input_ids", "source", "row"]
+
+
+@pytest.mark.parametrize("change", ["last", "value"])
+def test_changed_weights_are_found(store: Path, change: str) -> None:
+    """A weight after the last token of a document, and one that is neither 0 nor 1."""
+    result = tokenmill.export(store, to="parquet", mask="weights", executor=InlineExecutor())
+    (file,) = Path(result.directory).glob("*.parquet")
+    table = pq.read_table(file)
+    weights = [[*row[:-1], 1.0] if change == "last" else [0.5 * one for one in row] for row in table[1].to_pylist()]
+    field = table.schema.field("loss_weights")
+    pq.write_table(table.set_column(1, field, pa.chunked_array([pa.array(weights, field.type)])), file)
+    with pytest.raises(CorruptStore):
+        tokenmill.verify(store, executor=InlineExecutor())
 
 
 @pytest.mark.parametrize("shard_tokens", [2000, 10**9])

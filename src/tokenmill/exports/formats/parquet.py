@@ -202,7 +202,7 @@ def _table(shard: Shard, content: Content, group: slice, tokens: Tokens) -> pa.T
     used, source = np.unique(content.source[group], return_inverse=True)
     paths = shard.paths.take(pa.array(used)).cast(pa.string()).dictionary_encode()
     columns = [
-        *_token_columns(shard, pa.array(offsets), tokens),
+        *_token_columns(shard, offsets, tokens),
         pa.DictionaryArray.from_arrays(paths.indices.take(pa.array(source)), paths.dictionary),
         pa.array(content.row[group]),
     ]
@@ -210,16 +210,26 @@ def _table(shard: Shard, content: Content, group: slice, tokens: Tokens) -> pa.T
     return pa.table([*columns, *kept.columns], schema=_schema(shard))
 
 
-def _token_columns(shard: Shard, offsets: pa.Array, tokens: Tokens) -> list[pa.Array]:
-    """The tokens of some documents, and what tells which of them are trained on."""
+def _token_columns(shard: Shard, offsets: npt.NDArray[np.int32], tokens: Tokens) -> list[pa.Array]:
+    """The tokens of some documents, and what tells which of them are trained on.
+
+    A weight is that of a loss, as in levanter: the loss of the token after, and 0 at the end of a document.
+    """
     ids, is_trained = split_marks(tokens, shard.dtype) if shard.mask else (tokens, None)
     values = [pa.array(ids)]
     if is_trained is not None and shard.mask == "labels":
         values += [pa.array(np.where(is_trained, ids.astype(np.int32), np.int32(IGNORED)))]
         values += [pa.array(np.ones(len(ids), np.int8))]
     elif is_trained is not None:
-        values += [pa.array(is_trained.astype(np.float32))]
-    return [pa.ListArray.from_arrays(offsets, each, _list_of(each.type)) for each in values]
+        weights = np.append(is_trained[1:], False).astype(np.float32)
+        weights[_last_tokens(np.diff(offsets))] = 0
+        values += [pa.array(weights)]
+    return [pa.ListArray.from_arrays(pa.array(offsets), each, _list_of(each.type)) for each in values]
+
+
+def _last_tokens(lengths: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    """Where the last token of each document is. Empty documents have none."""
+    return np.cumsum(lengths, dtype=np.int64)[lengths > 0] - 1
 
 
 def _read_mask(reader: pq.ParquetFile, index: int, ids: Tokens, lengths: npt.NDArray[np.int64]) -> Tokens:
@@ -230,10 +240,14 @@ def _read_mask(reader: pq.ParquetFile, index: int, ids: Tokens, lengths: npt.NDA
     name = SPEC.masks[kind][0]
     column = reader.read_row_group(index, [name], use_threads=False).column(0).combine_chunks()
     values = column.flatten().to_numpy()
-    is_trained = values != (IGNORED if kind == "labels" else 0)
-    expected = ids.astype(np.int32) if kind == "labels" else np.ones(len(ids), np.float32)
     is_right = np.array_equal(column.value_lengths().to_numpy(), lengths) and not column.null_count
-    if not is_right or not np.array_equal(values[is_trained], expected[is_trained]):
+    if is_right and kind == "labels":
+        is_trained = values != IGNORED
+        is_right = np.array_equal(values[is_trained], ids[is_trained].astype(np.int32))
+    elif is_right:
+        is_trained = np.append(np.False_, values != 0)[:-1]
+        is_right = set(np.unique(values).tolist()) <= {0, 1} and not values[_last_tokens(lengths)].any()
+    if not is_right:
         raise ValueError(f"its {name} are not those of its tokens")
     return join_marks(ids, is_trained)
 
