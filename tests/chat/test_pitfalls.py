@@ -1,6 +1,9 @@
-"""Each way in which masks of conversations are made wrong elsewhere has a test here, by its number in `docs/chat.md`.
+"""Each way in which masks of conversations are made wrong elsewhere, by its number, has a test.
 
-The templates are our own, in the manner of those that models have.
+Others are where their rule is: 1 (begin tokens), 18 (named templates), 27 (endless templates), 28 (erasure) and 29 (the
+same bytes for any workers) in `tests/pipeline/test_messages.py`, 23 (normalizers and prefix spaces) in
+`tests/tokenization/test_token_places.py`, 24 (shifts by one) in `tests/exports/test_masks.py` and `test_packed.py`, 25
+(packing that cuts) in `tests/training/test_whole.py`. The templates are our own, in the manner of those of models.
 """
 
 from __future__ import annotations

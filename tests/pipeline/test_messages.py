@@ -499,3 +499,23 @@ def test_control_tokens_that_a_conversation_spells(prepare: Prepare, tmp_path: P
         assert store.decode(0) == store.text(0)
         verify(result)
     assert trained_texts(prepare(source, tmp_path / "again", special="text"))[0] == f"é {END} ends.{END}"
+
+
+def test_a_begin_token_is_neither_added_nor_doubled(tmp_path: Path, prepare: Prepare) -> None:
+    """The template writes it, or there is none, also if the tokenizer adds one to plain text."""
+    for template, begins in ((TEMPLATE, 0), ("{{ bos_token }}" + TEMPLATE, 1)):
+        directory = tmp_path / f"model{begins}"
+        model = write_model(directory, template, {"bos_token": "<|endoftext|>"})
+        vocabulary = json.loads((directory / "tokenizer.json").read_text())
+        begin = next(each["id"] for each in vocabulary["added_tokens"] if each["content"] == "<|endoftext|>")
+        first = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
+        vocabulary["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": [first, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [begin], "tokens": ["<|endoftext|>"]}},
+        }
+        (directory / "tokenizer.json").write_text(json.dumps(vocabulary))
+        source = write(tmp_path / f"{begins}.jsonl", [[QUESTION, ANSWER]])
+        store = tokenmill.open(prepare(source, tmp_path / f"store{begins}", tokenizer=model))
+        assert store[0].tolist().count(begin) == begins

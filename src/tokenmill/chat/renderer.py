@@ -268,14 +268,14 @@ def _by_message(texts: list[tuple[int, int, int]]) -> dict[int, Span]:
 
 def _gaps(places: dict[int, Span], messages: int, size: int) -> list[Span]:
     """Of each message, where the texts before it end, and where those after it begin."""
-    befores, afters, before, after = list[int](), list[int](), 0, size
+    ends, begins, before, after = list[int](), list[int](), 0, size
     for number in range(messages):
-        befores.append(before)
+        ends.append(before)
         before = places[number][1] if number in places else before
     for number in range(messages - 1, -1, -1):
-        afters.append(after)
+        begins.append(after)
         after = places[number][0] if number in places else after
-    return list(zip(befores, afters[::-1], strict=True))
+    return list(zip(ends, begins[::-1], strict=True))
 
 
 def _outside(spans: list[Span], plain: str) -> list[Span]:
