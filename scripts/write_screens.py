@@ -66,6 +66,7 @@ SCREENS = {
     "formats": "tokenmill formats",
     "tokenizers": "tokenmill tokenizers",
     "tokenizers, one": "tokenmill tokenizers small.json",
+    "template": "tokenmill template small.json --chat-template chat.jinja",
     "datasets": "tokenmill datasets --tokenizer small.json",
     "bench": "tokenmill bench corpus --tokenizer small.json --workers 1 --seconds 1",
     "doctor": "tokenmill doctor script.py:tokenize --num-proc 2",
@@ -91,6 +92,11 @@ weights = { books = 1 }
 sequence_tokens = 64
 batch_sequences = 2
 tokens = { books = "all" }
+"""
+CHAT = """{%- for message in messages %}
+{{- message.role + ': ' + message.content + '<|endoftext|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ 'assistant: ' }}{% endif -%}
 """
 COMMAND = "import sys; sys.argv[0] = 'tokenmill'; from tokenmill.cli import main; main()"
 SCRIPT = """import threading
@@ -209,6 +215,7 @@ def write_files(directory: Path) -> None:
     (directory / "rows.csv").write_text("source,row\ncorpus/000.parquet,7\ncorpus/001.parquet,3\n")
     (directory / "recipe.toml").write_text(RECIPE)
     (directory / "script.py").write_text(SCRIPT)
+    (directory / "chat.jinja").write_text(CHAT)
 
 
 def run(command: str, directory: str, width: int) -> str:
