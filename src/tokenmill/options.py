@@ -71,8 +71,54 @@ _batches = partial(option, heading="Training batches")
 _others = partial(option, heading="Options")
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChatOptions:
+    """How conversations become documents, and what is trained on."""
+
+    messages: str | None = _chat(
+        "Column of lists of messages: conversations, rendered by the chat template of the model.",
+        metavar="NAME",
+        of_store=True,
+        can_be_off=True,
+    )
+    tools: str | None = _chat(
+        "Column of the tools of a conversation: a list, or JSON text.", metavar="NAME", of_store=True, can_be_off=True
+    )
+    chat_template: StrPath | None = _chat(
+        "A file with the template, or the name of one of the model's.", metavar="FILE|NAME", unset="the model's"
+    )
+    chat_set: str | Sequence[str] = _chat(
+        "A variable of the template: enable_thinking=false, date=2026-11-18.",
+        default=(),
+        metavar="KEY=VALUE",
+        repeatable=True,
+    )
+    train: str | None = _chat(
+        "Which turns are trained on: assistant, last, all, or roles. A message with train or weight says it itself.",
+        metavar="ROLE,...",
+        unset="assistant",
+        of_store=True,
+    )
+    turns: Turns | None = _chat(
+        "A conversation is one document, or each turn of the assistant is one, with what is before it.",
+        unset="whole",
+        of_store=True,
+    )
+    prefilled: Prefilled | None = _chat(
+        "Tokens that the generation prompt forces, such as <think>: mask them, or train on them.",
+        unset="mask",
+        of_store=True,
+    )
+    roles: str | None = _chat(
+        "Other names of roles in the data: human=user,gpt=assistant.",
+        metavar="NAME=ROLE,...",
+        of_store=True,
+        can_be_off=True,
+    )
+
+
 @dataclass(frozen=True)
-class JobOptions:
+class JobOptions(ChatOptions):
     """What decides the tokens of a store, and where it is."""
 
     sources: StrPath | Sequence[StrPath] = option(
@@ -121,12 +167,6 @@ class JobOptions:
         of_store=True,
         can_be_off=True,
     )
-    messages: str | None = _columns(
-        "Column of lists of messages: conversations, rendered by the chat template of the model.",
-        metavar="NAME",
-        of_store=True,
-        can_be_off=True,
-    )
     separator: str | None = _columns(
         "Document separator in .txt files, such as '\\n\\n'.",
         metavar="TEXT",
@@ -155,40 +195,6 @@ class JobOptions:
     )
     template_special: TemplateSpecial | None = _columns(
         "Special tokens that the template spells: the token, or text. Needed if it spells one.", of_store=True
-    )
-    tools: str | None = _chat(
-        "Column of the tools of a conversation: a list, or JSON text.", metavar="NAME", of_store=True, can_be_off=True
-    )
-    chat_template: StrPath | None = _chat(
-        "A file with the template, or the name of one of the model's.", metavar="FILE|NAME", unset="the model's"
-    )
-    chat_set: str | Sequence[str] = _chat(
-        "A variable of the template: enable_thinking=false, date=2026-11-18.",
-        default=(),
-        metavar="KEY=VALUE",
-        repeatable=True,
-    )
-    train: str | None = _chat(
-        "Which turns are trained on: assistant, last, all, or roles. A message with train or weight says it itself.",
-        metavar="ROLE,...",
-        unset="assistant",
-        of_store=True,
-    )
-    turns: Turns | None = _chat(
-        "A conversation is one document, or each turn of the assistant is one, with what is before it.",
-        unset="whole",
-        of_store=True,
-    )
-    prefilled: Prefilled | None = _chat(
-        "Tokens that the generation prompt forces, such as <think>: mask them, or train on them.",
-        unset="mask",
-        of_store=True,
-    )
-    roles: str | None = _chat(
-        "Other names of roles in the data: human=user,gpt=assistant.",
-        metavar="NAME=ROLE,...",
-        of_store=True,
-        can_be_off=True,
     )
     prefix: str | None = _columns(
         "Text before each document, from columns: '{host}\\n\\n'. It is tokenized by itself.",
@@ -413,6 +419,18 @@ class TrainingOptions(BatchOptions):
         "The number of this process, from 0.", unset="from torch.distributed, from `RANK`, from Slurm, or 0"
     )
     world_size: int | None = option("The number of processes that share each batch.", unset="as for `rank`, or 1")
+
+
+@dataclass(frozen=True)
+class TemplateOptions(ChatOptions):
+    """The options of `template`."""
+
+    model: StrPath | TokenizerObject = field(
+        metadata=required("The tokenizer, as for prepare: its files have the template.")
+    )
+    source: StrPath | None = option("A file of conversations, one of which is shown.", default=None)
+    _: KW_ONLY
+    row: int = _others("Row of the file, from 0.", default=0, metavar="N", least=0)
 
 
 @dataclass(frozen=True)

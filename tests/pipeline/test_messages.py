@@ -336,6 +336,11 @@ def test_a_mask_of_one_kind_is_refused(prepare: Prepare, tmp_path: Path) -> None
         prepare(source, tmp_path / "none")
     assert 'roles="NAME=assistant"' in str(raised.value).replace("'", '"')
     assert not (tmp_path / "none" / "manifest.parquet").exists()
+    silent = write_model(
+        tmp_path / "silent", "{% for m in messages if m.role == 'assistant' %}{{ m.content }}{% endfor %}"
+    )
+    with pytest.raises(RunFailed, match="no tokens of the store would be trained on"):
+        prepare(source, tmp_path / "silent-store", tokenizer=silent)
     result = prepare(source, tmp_path / "all", train="all")
     assert result.trained_tokens == result.tokens
     verify(result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any, Literal
 
 import msgspec
@@ -16,12 +17,12 @@ from tokenmill.chat.spec import ALL, ASSISTANT
 from tokenmill.chat.turns import PROBES
 from tokenmill.errors import SourceError, UsageError
 from tokenmill.humanize import Readable
-from tokenmill.options import JobOptions
+from tokenmill.options import ChatOptions, JobOptions, TemplateOptions
 from tokenmill.pipeline.planning.request import find_sources, make_request
 from tokenmill.sources import Discovery, Ignored, file_at, read_documents
 from tokenmill.store.job import Job
 from tokenmill.store.member import whole_file
-from tokenmill.system.arguments import check_types
+from tokenmill.system.arguments import takes
 from tokenmill.tokenization.resolve import Vocabulary, resolve
 from tokenmill.tokenization.token_bytes import token_bytes_lookup
 from tokenmill.tokenization.tokenizer import Tokenizer
@@ -72,22 +73,17 @@ class TemplateInfo(Readable, msgspec.Struct, frozen=True, kw_only=True):
     documents: list[TemplateDocument]
 
 
-def template(model: Any, source: Any = None, *, row: int = 0, **arguments: Any) -> TemplateInfo:
-    """How loss masks are made for the chat template of a model, with a conversation as an example.
-
-    Args:
-        model: The tokenizer, as for `prepare`: its files have the template.
-        source: A file of conversations, one of which is the example.
-        row: The number of its row in the file, from 0.
-        arguments: The options of `prepare` about conversations, such as `messages`, `tools` and `chat_template`.
-    """
-    check_types(arguments, JobOptions)
-    options = JobOptions([], tokenizer=model, **{"messages": "messages", **arguments})
-    vocabulary = resolve(options.tokenizer)
+@takes(TemplateOptions)
+def template(options: TemplateOptions) -> TemplateInfo:
+    """How loss masks are made for the chat template of a model, with a conversation as an example."""
+    chosen = {each.name: getattr(options, each.name) for each in fields(ChatOptions)}
+    job_options = JobOptions([], tokenizer=options.model, **{**chosen, "messages": options.messages or "messages"})
+    source, row = options.source, options.row
+    vocabulary = resolve(options.model)
     discovery = NO_SOURCES if source is None else find_sources([os.fspath(source)])
-    job = make_request(options, discovery, vocabulary).job
+    job = make_request(job_options, discovery, vocabulary).job
     if job.chat is None:
-        raise UsageError("no column of messages is given", "Name it: --messages COLUMN.")
+        raise UsageError("no column of messages is given", "Name it: --messages NAME.")
     renderer = Renderer(job.chat)
     renderer.require_turns()
     refused, documents = "", list[Rendered]()

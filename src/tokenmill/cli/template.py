@@ -25,17 +25,17 @@ MASKS = {
     "Show the loss mask of a chat template.",
     "tokenmill template Qwen/Qwen3-8B chats.parquet --row 7",
     common=options.GENERAL,
-    declared=("messages", "tools", "chat_template", "chat_set", "train", "turns", "prefilled", "roles"),
+    record="TemplateOptions",
+    declared=None,
 )
 @click.argument("model", metavar="MODEL")
-@click.argument("file", required=False, metavar="[FILE]")
-@click.option("--row", type=options.TokenPosition(), default=0, metavar="N", help="Row of FILE, from 0.")
-def template(model: str, file: str | None, row: int, as_json: bool, **arguments: Any) -> None:
+@click.argument("source", required=False, metavar="[FILE]")
+def template(model: str, source: str | None, as_json: bool, **arguments: Any) -> None:
     """Show how loss masks are made for the chat template of MODEL, and a conversation token by token.
 
     The conversation is a row of FILE, or a short one of ours. `prepare --messages` makes the same masks.
     """
-    info = tokenmill.template(model, file, row=row, **arguments)
+    info = tokenmill.template(model, source, **arguments)
     output.show(info, as_json, _lines)
     if as_json:
         return

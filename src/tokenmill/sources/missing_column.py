@@ -21,7 +21,9 @@ from tokenmill.sources.text_columns import has_path, is_conversation, refuse_con
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 MAX_LISTED_KEYS = 50
-OTHER_COLUMN = "Name the column that holds the text: --column NAME, or {NAME} in a --template."
+OTHER_COLUMN = (
+    "Name the column that holds the text: --column NAME, or {NAME} in a --template. For conversations: --messages NAME."
+)
 WHITE_SPACE = b" \t\r\n"  # as defined by JSON
 # How much of all files together is searched for a column that none of their first lines has.
 SEARCH_BYTES = 64 << 20

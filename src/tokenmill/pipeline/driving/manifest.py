@@ -160,12 +160,15 @@ class ManifestBuilder:
             self._note_further(summary)
         self._collected[:] = True
 
-    def trained(self, *, has_begin: bool) -> tuple[int, int]:
-        """How many tokens of the collected parts are trained on, and how many could be: no begin token is."""
+    def trained(self, *, has_begin: bool) -> tuple[int, int, int]:
+        """The documents of the collected parts, how many tokens are trained on, and how many could be.
+
+        No begin token can be.
+        """
         self._pack()
         table = pa.concat_tables(self._tables)
-        trained, tokens, documents = (pc.sum(table[name]).as_py() or 0 for name in ("trained", "tokens", "documents"))
-        return trained, tokens - documents * has_begin
+        documents, trained, tokens = (pc.sum(table[name]).as_py() or 0 for name in ("documents", "trained", "tokens"))
+        return documents, trained, tokens - documents * has_begin
 
     def publish(self, sizes: npt.NDArray[np.int64]) -> pa.Table:
         """Publish the manifest, with the sizes of the part files: from now on the store is complete."""

@@ -84,8 +84,8 @@ def _refuse_one_mask(folder: Folder, frozen: FrozenRun, manifest: ManifestBuilde
     job = frozen.run.job
     if job.chat is None:
         return
-    trained, tokens = manifest.trained(has_begin=job.begin is not None)
-    if tokens and (not trained or (trained == tokens and job.chat.train != (ALL,))):
+    documents, trained, tokens = manifest.trained(has_begin=job.begin is not None)
+    if documents and (not trained or (trained == tokens and job.chat.train != (ALL,))):
         raise one_mask(folder, job.chat, is_all=bool(trained))
 
 
