@@ -144,6 +144,6 @@ def test_pieces_of_a_row_are_documents(tmp_path: Path) -> None:
 def test_a_job_with_an_unknown_option_is_refused(tmp_path: Path) -> None:
     """A later version may add options without another format; this one does not read such a store as plain text."""
     prepare(write_source(tmp_path / "in.parquet", "word"), out := tmp_path / "out")
-    rewrite_run(out, lambda run: run["job"].update(messages="messages"))
-    with pytest.raises(StoreError, match=r"(?s)newer tokenmill.*messages"):
+    rewrite_run(out, lambda run: run["job"].update(translate="en"))
+    with pytest.raises(StoreError, match=r"(?s)newer tokenmill.*translate"):
         tokenmill.open(out)

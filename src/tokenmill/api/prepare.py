@@ -104,7 +104,9 @@ class PrepareCall:
     ) -> PrepareRequest:
         """What is to be done with one of the tokenizers. The store in `folder` may have its vocabulary."""
         vocabulary = self.store.vocabulary or (None if folder is None else stored_vocabulary(folder, tokenizer))
-        former = self.store.chat or (None if folder is None else stored_chat(folder))
+        former = self.store.chat
+        if former is None and folder is not None and self.options.messages:
+            former = stored_chat(folder)
         options, store = replace(self.options, tokenizer=tokenizer), replace(self.store, chat=former)
         return make_request(options, discovery, vocabulary, self.named, store)
 
