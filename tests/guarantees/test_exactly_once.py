@@ -141,7 +141,7 @@ def test_killed_workers_cost_a_retry_and_nothing_else(
     """The run that loses workers tells each death and ends by itself with the same bytes; a rerun does nothing."""
     trial = Round(job, tmp_path / "out")
     run = replace(job, engine="gigatoken").start(trial.out)
-    killed = []
+    killed = list[int]()
     while len(killed) < 2:
         at_random(run, rng)
         worker = rng.choice(workers(run.process.pid))
