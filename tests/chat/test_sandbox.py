@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from tokenmill.chat.sandbox import ChatTemplate, TemplateError
@@ -54,6 +56,16 @@ def test_a_loop_that_counts_too_far_is_refused() -> None:
     """Ranges are limited; longer loops are ended by the one who supervises the worker."""
     with pytest.raises(TemplateError, match="too big"):
         ChatTemplate("{% for i in range(1000000) %}{% endfor %}", {}).render(MESSAGES)
+
+
+def test_compiling_runs_nothing() -> None:
+    """A template is compiled by the command itself, and rendered by workers that can be killed."""
+    tracemalloc.start()
+    try:
+        ChatTemplate("{{ 'a' | center(100000000) }}{{ 'a'.ljust(100000000) }}", {})
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_templates_share_nothing() -> None:

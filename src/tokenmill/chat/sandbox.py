@@ -153,7 +153,9 @@ def _environment(template: ChatTemplate) -> jinja2.Environment:  # noqa: C901 - 
     def raise_exception(message: Any) -> None:
         raise TemplateError(str(message))
 
-    environment = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+    # Without the optimizer, which would run filters on constants while a template is compiled.
+    extensions = [Generation, jinja2.ext.loopcontrols]
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, extensions=extensions, optimized=False)
     environment.filters["tojson"] = _to_json
     del environment.filters["random"], environment.globals["lipsum"]
     given = {"raise_exception": raise_exception, "strftime_now": template.date, "namespace": Namespace, "dict": _Dict()}
