@@ -99,6 +99,7 @@ class ChatTemplate:
 def _environment(template: ChatTemplate) -> jinja2.Environment:  # noqa: C901 - its classes derive from those of an extra
     try:
         import jinja2  # noqa: PLC0415 - an extra
+        import jinja2.compiler  # noqa: PLC0415
         import jinja2.ext  # noqa: PLC0415
         import jinja2.sandbox  # noqa: PLC0415
     except ImportError as error:
@@ -116,8 +117,16 @@ def _environment(template: ChatTemplate) -> jinja2.Environment:  # noqa: C901 - 
         def _wrap(self, caller: Callable[[], str]) -> str:
             return template.between_tags(caller())
 
+    class Generator(jinja2.compiler.CodeGenerator):
+        def _output_child_to_const(self, node: Any, frame: Any, finalize: Any) -> str:
+            """Without filters and methods of constants, which would run while a template is compiled."""
+            if not isinstance(node, jinja2.nodes.TemplateData):
+                raise jinja2.nodes.Impossible
+            return super()._output_child_to_const(node, frame, finalize)
+
     class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         intercepted_binops = frozenset({"*", "**", "%"})
+        code_generator_class = Generator
 
         def getattr(self, obj: Any, attribute: str) -> Any:
             """As the sandbox does it, without its checks where their result is known. They take most of its time."""
@@ -153,7 +162,6 @@ def _environment(template: ChatTemplate) -> jinja2.Environment:  # noqa: C901 - 
     def raise_exception(message: Any) -> None:
         raise TemplateError(str(message))
 
-    # Without the optimizer, which would run filters on constants while a template is compiled.
     extensions = [Generation, jinja2.ext.loopcontrols]
     environment = Environment(trim_blocks=True, lstrip_blocks=True, extensions=extensions, optimized=False)
     environment.filters["tojson"] = _to_json
