@@ -27,6 +27,12 @@ _MAX_TAG = 66
 _END_OF_REASONING = "</think>"
 
 
+def tags_before(text: Any) -> str:
+    """The tags at the start of a text, which are before its mark: they may be control tokens."""
+    found = _OPENING.match(text) if isinstance(text, str) else None
+    return found.group().lstrip() if found else ""
+
+
 class MarksError(Exception):
     """The rendering with marks is not the plain one with marks in it. The text says how."""
 
@@ -77,7 +83,7 @@ class Marks:
     plane: int
     _owner: list[int] = field(default_factory=list)
     _may_repeat: list[bool] = field(default_factory=list)
-    _outside: dict[int, tuple[str, str]] = field(default_factory=dict)  # the tags before and after marks
+    _tags: dict[int, str] = field(default_factory=dict)  # those after a mark at the end of a text
 
     @classmethod
     def for_text(cls, plain: str) -> Marks:
@@ -121,15 +127,14 @@ class Marks:
             found = list(zip(range(len(self._owner)), places[::2], places[1::2], strict=True))
         else:
             found = self._find(marks, places)
-        if self._outside:
-            found = [self._with_tags(plain, *text) for text in found]
+        if self._tags:
+            found = [(number, begin, self._with_tags(number, end, plain)) for number, begin, end in found]
         return [(self._owner[number], begin, end) for number, begin, end in found]
 
-    def _with_tags(self, plain: str, number: int, begin: int, end: int) -> tuple[int, int, int]:
-        """The place of a text with the tags at its edges, if they are in the rendering."""
-        before, after = self._outside.get(number, ("", ""))
-        begin -= len(before) if plain.endswith(before, 0, begin) else 0
-        return number, begin, end + len(after) if plain.startswith(after, end) else end
+    def _with_tags(self, number: int, end: int, plain: str) -> int:
+        """Where a text ends with the tags after its mark, if they are in the rendering: they may be control tokens."""
+        tags = self._tags.get(number, "")
+        return end + len(tags) if plain.startswith(tags, end) else end
 
     def _find(self, marks: list[int], places: list[int]) -> list[tuple[int, int, int]]:
         """The number and the edges of each text, if marks are missing, or there more than once."""
@@ -195,9 +200,8 @@ class Marks:
             end = len(text[: tag.start()].rstrip())
         if begin >= end:
             return text
-        before, after = text[:begin].lstrip(), text[end:].rstrip()
-        if before or after:
-            self._outside[len(self._owner)] = before, after
+        if tags := text[end:].rstrip():
+            self._tags[len(self._owner)] = tags
         return self._around(number, text, begin, end, may_repeat=may_repeat)
 
     def _around(self, number: int, text: str, begin: int, end: int, *, may_repeat: bool = False) -> str:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tokenmill.chat.conversation import BREAK, Conversation, Marks, MarksError, broken
+from tokenmill.chat.conversation import BREAK, Conversation, Marks, MarksError, broken, tags_before
 from tokenmill.chat.sandbox import ChatTemplate, NoDateError, TemplateError
 from tokenmill.chat.spec import ALL, ASSISTANT, EACH, LAST, TRAIN, Chat
 from tokenmill.chat.turns import PROBES, TurnError, Turns, any_of
@@ -155,8 +155,8 @@ class Renderer:
             raise TurnError(f"message {min(lost)} is not in the text")
         is_all = ALL in self.chat.train
         wanted = sorted(every - chosen if is_all else chosen)
-        gaps = _gaps(places, len(conversation.messages), len(plain))
         rendering = Rendering(self.template, conversation.messages, tools, plain)
+        gaps = rendering.gaps(places)
         spans = {number: self._turn(rendering, places, gaps[number], number) for number in wanted}
         if is_compared:
             for number, span in spans.items():
@@ -192,7 +192,8 @@ class Renderer:
         turns, plain, is_forced_trained = self.turns, rendering.plain, self.chat.prefilled == TRAIN
         without_text = list(itertools.takewhile(lambda other: other not in places, range(number - 1, -1, -1)))
         headers = 1 if number in places else plain.count(turns.header, *gap) if turns.header else 1
-        if headers == 1 and not any(rendering.role(other) == ASSISTANT for other in without_text):
+        is_blank = all(rendering.role(other) != ASSISTANT and not rendering.tags(other) for other in without_text)
+        if headers == 1 and is_blank:
             role, is_next = rendering.role(number - 1) if number else "user", not without_text
             begin = turns.begin(plain, gap, role, is_next=is_next, is_forced_trained=is_forced_trained)
             if begin is not None:
@@ -245,10 +246,30 @@ class Rendering:
         """Who speaks."""
         return str(self.messages[number].get("role"))
 
+    def gaps(self, places: dict[int, Span]) -> list[Span]:
+        """Of each message, where the texts before it end, and where those after it begin."""
+        ends, begins, before, after = list[int](), list[int](), 0, len(self.plain)
+        for number in range(len(self.messages)):
+            ends.append(before)
+            before = places[number][1] if number in places else before
+        for number in range(len(self.messages) - 1, -1, -1):
+            begins.append(after)
+            after = self._start(number, places[number][0]) if number in places else after
+        return list(zip(ends, begins[::-1], strict=True))
+
+    def _start(self, number: int, begin: int) -> int:
+        """Where a message begins whose first mark is at `begin`: with the tags before it."""
+        tags = tags_before(self.messages[number].get("content"))
+        return begin - len(tags) if self.plain.endswith(tags, 0, begin) else begin
+
+    def tags(self, number: int) -> str:
+        """The content of a message that has no other text."""
+        content = self.messages[number].get("content")
+        return content.strip() if isinstance(content, str) else ""
+
     def end_of_tags(self, number: int, begin: int, after: int) -> int:
         """Where the content of a message ends that has tags and white space only; `begin` if it is not there."""
-        content = self.messages[number].get("content")
-        own = content.strip() if isinstance(content, str) else ""
+        own = self.tags(number)
         if own and self.plain.count(own, begin, after) > 1:
             raise TurnError(f"message {number} has nothing but tags, which are there several times")
         return max(begin, self.plain.find(own, begin, after) + len(own))
@@ -264,18 +285,6 @@ def _by_message(texts: list[tuple[int, int, int]]) -> dict[int, Span]:
     for message, begin, end in texts:
         places[message] = (places[message][0], end) if message in places else (begin, end)
     return places
-
-
-def _gaps(places: dict[int, Span], messages: int, size: int) -> list[Span]:
-    """Of each message, where the texts before it end, and where those after it begin."""
-    ends, begins, before, after = list[int](), list[int](), 0, size
-    for number in range(messages):
-        ends.append(before)
-        before = places[number][1] if number in places else before
-    for number in range(messages - 1, -1, -1):
-        begins.append(after)
-        after = places[number][0] if number in places else after
-    return list(zip(ends, begins[::-1], strict=True))
 
 
 def _outside(spans: list[Span], plain: str) -> list[Span]:
