@@ -166,6 +166,9 @@ class Shard:
     row_tokens: int | None = None
 
 
+LABEL = "int32"
+"""The type of labels. Files of them that several workers write have one for each token."""
+
 UNTRAINED = np.uint32(1 << 31)
 """What is added to a token that is not trained on. No vocabulary is that large."""
 
