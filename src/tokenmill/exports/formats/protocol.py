@@ -110,7 +110,9 @@ class FormatSpec(Readable):
             `{val}` (a file, or a pattern for several), `{train_prefix}` and `{val_prefix}` (paths without extensions,
             separated by spaces), and `{token_bytes}`.
         use_val: The same for an export with a validation split.
-        use_mask: The same for an export with a mask, if the mask has files of its own, whose pattern is `{mask}`.
+        use_mask: The same for an export with a mask, if the mask has files of its own, whose pattern is `{mask}`, and
+            whose paths without extensions are the list `{mask_prefixes}`. Those of the tokens are `{train_prefixes}`.
+        mask_reader: The only program that reads the mask, if the trainers ignore it. Such a mask must be asked for.
         use_packed: The same for rows of whole documents with a loss mask, of at most `{row_tokens}` tokens. None if the
             format has no such rows.
         masks: How the files can tell which tokens are trained on (`labels`, `weights`, or a file for the `mask`), and
@@ -126,6 +128,7 @@ class FormatSpec(Readable):
     defaults: ScriptDefaults
     use_val: str | None = None
     use_mask: str | None = None
+    mask_reader: str = ""
     use_packed: str | None = None
     layout: FileLayout = FileLayout()
     limits: ReaderLimits = ReaderLimits()
