@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import glob
 import gzip
+import itertools
+import json
 import re
 import shutil
 from pathlib import Path
@@ -21,6 +23,8 @@ from tests.support.inline_executor import InlineExecutor
 from tests.support.segmented import random_documents, stored_mask, write
 from tokenmill.errors import CorruptStore, UsageError
 from tokenmill.exports import shards
+from tokenmill.exports.formats import mds
+from tokenmill.storage import folder_at
 from tokenmill.store.reader import Store
 
 IGNORED = -100
@@ -110,6 +114,33 @@ def labelled_pairs(directory: str) -> list[tuple[list[int], list[bool]]]:
     return found
 
 
+def labelled_samples(directory: str) -> list[tuple[list[int], list[bool]]]:
+    """The tokens and the mask of each sample of MosaicML Streaming, read as its MDSReader does: sizes, then columns."""
+    found = []
+    for shard in json.loads((Path(directory) / "index.json").read_text())["shards"]:
+        assert shard["column_names"] == ["labels", "tokens"]
+        assert shard["column_encodings"][0] == "ndarray:int32"
+        data = (Path(directory) / shard["raw_data"]["basename"]).read_bytes()
+        edges = np.frombuffer(data, "<u4", shard["samples"] + 1, 4).tolist()
+        for begin, end in itertools.pairwise(edges):
+            sizes = np.frombuffer(data, "<u4", 2, begin).tolist()
+            assert begin + 8 + sum(sizes) == end
+            parts = data[begin + 8 : begin + 8 + sizes[0]], data[begin + 8 + sizes[0] : end]
+            labels, ids = map(decode_array, parts, ("<i4", f"<{np.dtype(shard['column_encodings'][1][8:]).str[1:]}"))
+            mask = labels != IGNORED
+            assert np.array_equal(labels[mask], ids[mask])
+            found.append((ids.tolist(), mask.tolist()))
+    return found
+
+
+def decode_array(data: bytes, dtype: str) -> np.ndarray[Any, Any]:
+    """What streaming encodes as `ndarray:dtype`: a byte of four times the dimensions and the width of the length."""
+    width = {4: 1, 5: 2, 6: 4}[data[0]]
+    values = np.frombuffer(data[1 + width :], dtype)
+    assert int.from_bytes(data[1 : 1 + width], "little") == len(values)
+    return values
+
+
 def read(directory: str, to: str, kind: str = "labels") -> dict[tuple[str, int], tuple[list[int], list[bool]]]:
     return parquet_documents(Path(directory), kind) if to == "parquet" else olmo_documents(Path(directory))
 
@@ -175,6 +206,7 @@ def test_masks_that_cannot_be_are_refused(store: Path, tmp_path: Path) -> None:
     wrong: list[tuple[Any, dict[str, Any], str]] = [
         (store, {"to": "llmc"}, "only some tokens of the documents are trained on"),
         (store, {"to": "megatron"}, "only some tokens of the documents are trained on"),
+        (store, {"to": "mds"}, "only some tokens of the documents are trained on"),
         (store, {"to": "llmc", "mask": "labels"}, "llmc has no labels"),
         (store, {"to": "olmo", "mask": "weights"}, "olmo has no weights"),
         (plain, {"to": "parquet", "mask": "labels"}, "--mask labels has no effect"),
@@ -276,3 +308,45 @@ def test_labels_are_the_same_with_several_workers(store: Path, monkeypatch: pyte
         made.append({file.name: file.read_bytes() for file in out.glob("*_document.*")})
     assert made[0] == made[1]
     assert len(made[0]) == 4
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": 7, "dtype": "uint32"}, {"shuffle": 3, "tail": "keep"}], ids=str)
+def test_labels_in_samples_of_mds(store: Path, options: dict[str, Any]) -> None:
+    """The stream of documents with its labels, cut into samples, before and after an erasure."""
+    wanted: dict[str, Any] = {"shuffle": options.get("shuffle"), "executor": InlineExecutor()}
+    stream = tokenmill.export(store, to="parquet", **wanted)
+    wanted |= {"sequence_tokens": 300, "shard_tokens": 3000, **options}
+    result = tokenmill.export(store, to="mds", mask="labels", **wanted)
+    made = []
+    for _ in range(2):
+        documents = parquet_documents(Path(stream.directory), "labels").values()
+        ids, mask = (list(itertools.chain(*(document[part] for document in documents))) for part in (0, 1))
+        cuts = range(0, len(ids) if "tail" in options else len(ids) // 300 * 300, 300)
+        assert labelled_samples(result.directory) == [(ids[at : at + 300], mask[at : at + 300]) for at in cuts]
+        tokenmill.verify(store, executor=InlineExecutor())
+        made.append(mask)
+        tokenmill.erase(store, column="id", values=["3", "50", "51"], executor=InlineExecutor())
+    assert sum(made[1]) < sum(made[0])
+
+
+def test_labels_of_mds_with_several_workers(store: Path) -> None:
+    """The same bytes. A changed label is found, and is not read as the label of another token."""
+    made = []
+    for workers in (1, 2):
+        out = store.parent / str(workers)
+        options: dict[str, Any] = {"sequence_tokens": 300, "shard_tokens": 3000, "shuffle": 7}
+        tokenmill.export(store, to="mds", mask="labels", workers=workers, out=out, **options)
+        made.append({file.name: file.read_bytes() for file in out.glob("[a-z]*")})
+    assert made[0] == made[1]
+    file = out / "shard.00000.mds"
+    data = file.read_bytes()
+    first = (
+        int.from_bytes(data[4:8], "little")
+        + 11
+        + next(4 * at for at, trained in enumerate(labelled_samples(str(out))[0][1]) if trained)
+    )
+    file.write_bytes(data[:first] + bytes([data[first] ^ 1]) + data[first + 1 :])
+    with pytest.raises(CorruptStore, match="not as it was written"):
+        tokenmill.verify(str(out), executor=InlineExecutor())
+    with pytest.raises(CorruptStore, match="its labels are not those of its tokens"):
+        mds.read(folder_at(str(out)), [file.name], "uint16")

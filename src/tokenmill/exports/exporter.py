@@ -319,7 +319,8 @@ class Exporter:
             folder = split_folder(self.job, split)
             read = functools.partial(records.read_lengths, self.folder)
             lengths = functools.partial(prefetch_map, self.folder, read, [record.shard for record in of_split])
-            completed = CompletedSplit(folder, self.job.dtype, of_split, lengths, self.job.sequence_tokens, file)
+            job = self.job
+            completed = CompletedSplit(folder, job.dtype, of_split, lengths, job.sequence_tokens, file, job.mask)
             self.others += self.format.finish(self.folder, completed)
             self.folder.sync_directory(folder)
         versions = tuple(store.version for store in self.context.frozen.stores)  # later erasures may be in shards, too

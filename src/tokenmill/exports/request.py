@@ -284,7 +284,7 @@ def _check(request: ExportRequest) -> None:
         )
     if tokens is not None:
         largest = 2 * tokens - 1 if request.tail == "merge" else tokens
-        shards.check_bytes(spec, request.dtype, request.sequence_tokens, largest, 1)
+        shards.check_bytes(spec, np.dtype(request.dtype).itemsize, request.sequence_tokens, largest, 1)
 
 
 def _check_name(spec: FormatSpec, name: str | None) -> None:

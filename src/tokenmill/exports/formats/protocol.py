@@ -240,8 +240,8 @@ class ShardRecord(msgspec.Struct, frozen=True):
 class CompletedSplit:
     """A split whose shards are all committed, for `finish`.
 
-    `file` is the file of the split if its shards are regions of one file. Each call of `lengths` iterates over the
-    lengths of the documents from the first shard on.
+    `file` is the file of the split if its shards are regions of one file, `mask` that of all shards. Each call of
+    `lengths` iterates over the lengths of the documents from the first shard on.
     """
 
     folder: str
@@ -250,6 +250,7 @@ class CompletedSplit:
     lengths: Callable[[], Iterator[npt.NDArray[np.int64]]]
     sequence_tokens: int | None = None
     file: str | None = None
+    mask: str = ""
 
 
 @dataclass(frozen=True, slots=True)
