@@ -94,6 +94,9 @@ def _erased_pairs(documents: ErasedDocuments) -> tuple[npt.NDArray[np.void], Cou
     return np.concatenate(pairs), np.concatenate(parts)
 
 
+BATCH_TOKENS = 1 << 20
+"""The tokens of a shard that are written at once. A mask is separated from them, which needs memory of its own."""
+
 COPY_BYTES = 8 << 20
 """The bytes that are copied at once where an object has to be written again."""
 
@@ -242,7 +245,8 @@ def _write(
     def columns(start: int, stop: int) -> pa.Table:
         return values.slice(start, stop - start)
 
-    content = Content(documents.lengths, documents.source, documents.row, iter([data.tokens]), columns)
+    batches = (data.tokens[first : first + BATCH_TOKENS] for first in range(0, len(data.tokens), BATCH_TOKENS))
+    content = Content(documents.lengths, documents.source, documents.row, batches, columns)
     return format_.write(folder, shard, content)  # type: ignore[arg-type]
 
 

@@ -158,7 +158,9 @@ def labels(tokens: Tokens, is_trained: npt.NDArray[np.bool_]) -> npt.NDArray[np.
 
 def join_marks(tokens: Tokens, is_trained: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
     """The tokens of a shard with a mask, of which some are trained on."""
-    return tokens.astype(np.uint32) | np.where(is_trained, np.uint32(0), UNTRAINED)
+    joined = tokens.astype(np.uint32)
+    np.bitwise_or(joined, UNTRAINED, out=joined, where=~is_trained)
+    return joined
 
 
 def rechunk(batches: Iterator[Tokens], sizes: Iterable[int], dtype: str) -> Iterator[Tokens]:
