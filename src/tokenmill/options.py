@@ -261,7 +261,8 @@ class ShardOptions:
         "Last shard, if it is not full: keep it, drop it, or merge it with the one before.", unset="by format"
     )
     mask: Mask | None = _shards(
-        "How tokens that are not trained on are marked: labels of -100 or weights (parquet), or ignore: not at all.",
+        "How tokens that are not trained on are marked: labels of -100 (parquet, megatron, mds), weights (parquet), "
+        "or ignore: not at all.",
         unset="by format; refused without a mask",
     )
 

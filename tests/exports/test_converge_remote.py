@@ -10,10 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenmill
+from tests.support.corpora import SMALL_JSON
 from tests.support.erasing import CALL, erase_rows, make_store, write_source
+from tests.support.segmented import random_documents, write
 from tests.support.servers.seaweed import Bucket
 from tokenmill.errors import TRY_AGAIN, TokenmillError
-from tokenmill.exports import records
+from tokenmill.exports import records, shards
 from tokenmill.exports.exporter import Exporter
 from tokenmill.storage import folder_at
 
@@ -47,6 +49,24 @@ def test_the_files_are_those_of_a_disk(s3: Bucket, tmp_path: Path) -> None:
     rows = [row for name in shards for row in pq.read_table(pa.BufferReader(bucket.buffer(name))).to_pylist()]
     assert len(shards) > 2
     assert sorted(row["row"] for row in rows if row["url"] is None) == list(SECRETS)
+
+
+def test_labels_are_those_of_a_disk(s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two objects of several regions each, of which an erasure writes both again."""
+    monkeypatch.setattr(shards, "REGION_TOKENS", 500)
+    source = write(tmp_path / "in/a.parquet", random_documents(60, 13))
+    folders = []
+    for root in (str(tmp_path), s3.url):
+        options: dict[str, Any] = {"unit_bytes": 1500, "keep": "id", "workers": 1}
+        tokenmill.prepare(source, tokenizer=SMALL_JSON, segments="segments", out=f"{root}/out", **options)
+        tokenmill.export(f"{root}/out", to="megatron", mask="labels", workers=1)
+        tokenmill.erase(f"{root}/out", column="id", values=["3", "41"], workers=1)
+        tokenmill.verify(f"{root}/out", workers=1)
+        folders.append(folder_at(f"{root}/out/megatron"))
+    names = [f"train_{kind}_document.{end}" for kind in ("text", "text_label") for end in ("bin", "idx")]
+    disk, bucket = ([folder.read(name) for name in names] for folder in folders)
+    assert disk == bucket
+    assert len(disk[0]) > 4 * 500
 
 
 @pytest.mark.parametrize("to", ["nanogpt", "llmc"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -81,7 +82,9 @@ def trainer_usage(job: ExportJob, folder: Folder, splits: Splits) -> str:
         return ""
     spec = find_format(job.format).SPEC
     files = {split: sorted({record.files[0].name for record in records}) for split, records in splits.items()}
-    prefixes = {split: [os.path.splitext(folder.path(name))[0] for name in names] for split, names in files.items()}
+    masks = sorted({record.files[-1].name for record in splits["train"]})
+    listed = {**files, "mask": masks}
+    prefixes = {split: [os.path.splitext(folder.path(name))[0] for name in names] for split, names in listed.items()}
     for stems in prefixes.values():
         if len(stems) > MAX_PREFIXES:
             stems[1:-1] = ["..."]
@@ -93,13 +96,14 @@ def trainer_usage(job: ExportJob, folder: Folder, splits: Splits) -> str:
     ):  # the pattern of the tokens does not match the masks, where a word follows the number
         template, number = spec.use_mask, "*[0-9]"
     return template.format(
-        mask=folder.path(_glob(sorted({record.files[-1].name for record in splits["train"]}), number)),
+        mask=folder.path(_glob(masks, number)),
         directory=folder.root,
         train_folder=folder.path(split_folder(job, "train") or "."),
         row_tokens=job.row_tokens,
         token_bytes=np.dtype(job.dtype).itemsize,
         **{split: folder.path(_glob(names, number)) for split, names in files.items()},
         **{f"{split}_prefix": " ".join(stems) for split, stems in prefixes.items()},
+        **{f"{split}_prefixes": json.dumps(stems) for split, stems in prefixes.items()},
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from tokenmill.exports import records
 from tokenmill.exports.documents import DocumentTable
 from tokenmill.exports.file_checks import damaged
 from tokenmill.exports.formats import find_format
-from tokenmill.exports.formats.protocol import UNTRAINED, Content, Format, Shard, ShardData, WrittenFile
+from tokenmill.exports.formats.files import IGNORED, join_marks
+from tokenmill.exports.formats.protocol import LABEL, UNTRAINED, Content, Format, Shard, ShardData, WrittenFile
 from tokenmill.exports.job import ExportJob, FrozenExport
 from tokenmill.exports.kept_columns import conform
 from tokenmill.exports.shards import Counts, ShardTask, SplitAndShuffle
@@ -92,6 +94,9 @@ def _erased_pairs(documents: ErasedDocuments) -> tuple[npt.NDArray[np.void], Cou
     return np.concatenate(pairs), np.concatenate(parts)
 
 
+BATCH_TOKENS = 1 << 20
+"""The tokens of a shard that are written at once. A mask is separated from them, which needs memory of its own."""
+
 COPY_BYTES = 8 << 20
 """The bytes that are copied at once where an object has to be written again."""
 
@@ -131,7 +136,7 @@ class ConvergeShards:
         format_ = find_format(self.job.format)
         shard = make_shard(self.job, task, source_paths(self.wanted.directories))
         data = _read(folder, shard, record.tokens, self.job)
-        if not _is_as_written(folder, shard, files):
+        if not _is_as_written(folder, shard, files, self.job):
             before = self._erased(data, documents, self.recorded.among(documents), record.cut)
             self._follow(folder, shard, before, documents, files)
             data = data if self.check else before
@@ -157,7 +162,7 @@ class ConvergeShards:
         if is_staged:
             folder.sync_directory(shard.folder)
         elif not self.check:
-            _replace_region(folder, format_, shard, data, documents)
+            _write(ReplacingFolder(folder) if folder.is_remote else folder, format_, shard, data, documents)
 
     def _erased(self, data: ShardData, documents: DocumentTable, indices: Counts, cut: int) -> ShardData:
         """The shard without the tokens and the values of some documents."""
@@ -197,18 +202,16 @@ def source_paths(stores: tuple[str, ...]) -> pa.Array:
     )
 
 
-def _region(shard: Shard) -> tuple[int, int]:
-    """The first byte of a shard in its file, and the size of the file; both are 0 if the file is of this shard only."""
-    size = np.dtype(shard.dtype).itemsize
-    return (0, 0) if shard.region is None else (shard.region.position * size, shard.region.file_tokens * size)
-
-
-def _is_as_written(folder: Folder, shard: Shard, files: Files) -> bool:
-    start, _ = _region(shard)
-    sizes = [(file, file.bytes if shard.region is None else _region(shard)[1]) for file in files]
-    if any(folder.size(file.name) != size for file, size in sizes):
+def _is_as_written(folder: Folder, shard: Shard, files: Files, job: ExportJob) -> bool:
+    if shard.region is None:
+        places = [(file, 0, file.bytes) for file in files]
+    else:
+        position, tokens = shard.region.position, shard.region.file_tokens
+        sizes = zip(files, job.region_token_bytes, strict=False)
+        places = [(file, position * size, tokens * size) for file, size in sizes]
+    if any(folder.size(file.name) != size for file, _, size in places):
         return False
-    return all(xxh3_of(folder, file.name, start, file.bytes) == file.xxh3 for file in files)
+    return all(xxh3_of(folder, file.name, start, file.bytes) == file.xxh3 for file, start, _ in places)
 
 
 def _read(folder: Folder, shard: Shard, tokens: int, job: ExportJob) -> ShardData:
@@ -218,9 +221,14 @@ def _read(folder: Folder, shard: Shard, tokens: int, job: ExportJob) -> ShardDat
     if shard.region is None:
         data = format_.read(folder, names, job.dtype)
     else:
-        dtype = np.dtype(job.dtype).newbyteorder("<")
-        content = folder.ranges.read_at(names[0], _region(shard)[0], tokens * dtype.itemsize)
-        data = ShardData(np.frombuffer(content, dtype))
+        values = [
+            np.frombuffer(
+                folder.ranges.read_at(name, shard.region.position * size, tokens * size),
+                np.dtype(dtype).newbyteorder("<"),
+            )
+            for name, size, dtype in zip(names, job.region_token_bytes, (job.dtype, LABEL), strict=False)
+        ]
+        data = ShardData(join_marks(values[0], values[1] != IGNORED) if job.mask else values[0])
     if len(data.tokens) != tokens:
         raise CorruptStore(f"{folder.path(names[0])} does not have the tokens of its record")
     if ([] if data.columns is None else data.columns.column_names) != [column.name for column in job.with_columns]:
@@ -237,25 +245,9 @@ def _write(
     def columns(start: int, stop: int) -> pa.Table:
         return values.slice(start, stop - start)
 
-    content = Content(documents.lengths, documents.source, documents.row, iter([data.tokens]), columns)
+    batches = (data.tokens[first : first + BATCH_TOKENS] for first in range(0, len(data.tokens), BATCH_TOKENS))
+    content = Content(documents.lengths, documents.source, documents.row, batches, columns)
     return format_.write(folder, shard, content)  # type: ignore[arg-type]
-
-
-def _replace_region(folder: Folder, format_: Format, shard: Shard, data: ShardData, documents: DocumentTable) -> None:
-    """Write a shard into the file that has other shards, too. An object is written again."""
-    start, size = _region(shard)
-    if not folder.is_remote:
-        _write(folder, format_, shard, data, documents)
-        return
-    name = format_.files(shard)[0]
-    new = np.ascontiguousarray(data.tokens, data.tokens.dtype.newbyteorder("<")).view(np.uint8)
-    with folder.publish(name) as file:
-        for begin in range(0, size, COPY_BYTES):
-            chunk = np.frombuffer(folder.ranges.read_at(name, begin, min(COPY_BYTES, size - begin)), np.uint8).copy()
-            low, high = max(start, begin), min(start + len(new), begin + len(chunk))
-            if low < high:
-                chunk[low - begin : high - begin] = new[low - start : high - start]
-            file.write(chunk.data)
 
 
 class ChecksumFolder:
@@ -290,3 +282,26 @@ class StagedFolder(ChecksumFolder):
     def publish(self, name: str, **options: Any) -> Iterator[BinaryIO]:
         """Yield a file that the stack will publish."""
         yield self._staged.enter_context(self._folder.publish(name, **options))
+
+
+class ReplacingFolder(ChecksumFolder):
+    """A folder to which a format can write a shard whose objects have other shards, too. They are written again."""
+
+    def __init__(self, folder: Folder) -> None:
+        super().__init__(folder)
+        self._folder = folder
+
+    @contextlib.contextmanager
+    def write(self, name: str, size: int, start: int) -> Iterator[BinaryIO]:
+        """Yield a buffer, and publish the object with its bytes when the block ends."""
+        buffer = io.BytesIO()
+        yield buffer
+        new = np.frombuffer(buffer.getbuffer(), np.uint8)
+        read_at = self._folder.ranges.read_at
+        with self._folder.publish(name) as file:
+            for begin in range(0, size, COPY_BYTES):
+                chunk = np.frombuffer(read_at(name, begin, min(COPY_BYTES, size - begin)), np.uint8).copy()
+                low, high = max(start, begin), min(start + len(new), begin + len(chunk))
+                if low < high:
+                    chunk[low - begin : high - begin] = new[low - start : high - start]
+                file.write(chunk.data)

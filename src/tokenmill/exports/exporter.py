@@ -184,7 +184,8 @@ class Exporter:
         """Return whether the manifest lists these shards, and all files are finalized and as it describes them."""
         if listed is None:
             return False
-        regions = {record.files[0].name for record in self.records} if self.job.shard_tokens is None else set()
+        is_region = self.job.shard_tokens is None
+        regions = {file.name for record in self.records for file in record.files} if is_region else set()
         if not all(map(self.folder.exists, regions)):
             return False
         if listed.rows.to_pylist() != records.manifest_rows(self.records).to_pylist():
@@ -253,18 +254,17 @@ class Exporter:
 
     def _intact(self, plan: pa.Table, committed: list[ShardRecord], *, compare: bool) -> list[ShardRecord]:
         """Return the shards whose files are as written. The records of the others are discarded, with a notice."""
-        token_bytes = np.dtype(self.job.dtype).itemsize
-        starts, sizes = ((plan[name].to_numpy() * token_bytes).tolist() for name in ("position", "file_tokens"))
-        is_region = self.job.shard_tokens is None  # each shard is a byte range of the file of its split
-        files = {
-            record.shard: tuple(
-                _byte_range(file, starts[record.shard], sizes[record.shard])
-                if is_region
-                else _byte_range(file, 0, file.bytes)
-                for file in record.files
-            )
-            for record in committed
-        }
+        starts, sizes = (plan[name].to_numpy().tolist() for name in ("position", "file_tokens"))
+        if self.job.shard_tokens is None:  # each shard is a byte range of the files of its split
+            files = {
+                one.shard: tuple(
+                    _byte_range(file, starts[one.shard] * size, sizes[one.shard] * size)
+                    for file, size in zip(one.files, self.job.region_token_bytes, strict=False)
+                )
+                for one in committed
+            }
+        else:
+            files = {one.shard: tuple(_byte_range(file, 0, file.bytes) for file in one.files) for one in committed}
         as_written, digest = self._as_written(files, compare=compare), self.job.digest()
         intact = []
         for record, task in zip(committed, shards.tasks(plan, np.array([r.shard for r in committed])), strict=True):
@@ -313,12 +313,14 @@ class Exporter:
         self.folder.sync_directory(names.RECORDS)
         for split, of_split in by_split(self.records).items():
             file = of_split[0].files[0].name if self.job.shard_tokens is None else None
-            if file is not None:
-                _finalize(self.folder, file, sum(record.files[0].bytes for record in of_split), self.job, self.fan_out)
+            for index, one in enumerate(() if file is None else of_split[0].files):
+                size = sum(record.files[index].bytes for record in of_split)
+                _finalize(self.folder, one.name, size, self.job, self.fan_out)
             folder = split_folder(self.job, split)
             read = functools.partial(records.read_lengths, self.folder)
             lengths = functools.partial(prefetch_map, self.folder, read, [record.shard for record in of_split])
-            completed = CompletedSplit(folder, self.job.dtype, of_split, lengths, self.job.sequence_tokens, file)
+            job = self.job
+            completed = CompletedSplit(folder, job.dtype, of_split, lengths, job.sequence_tokens, file, job.mask)
             self.others += self.format.finish(self.folder, completed)
             self.folder.sync_directory(folder)
         versions = tuple(store.version for store in self.context.frozen.stores)  # later erasures may be in shards, too

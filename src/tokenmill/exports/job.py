@@ -8,10 +8,11 @@ import shlex
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from tokenmill.errors import CorruptStore, JobChanged, StoreError, UsageError
 from tokenmill.exports.formats import FORMATS
-from tokenmill.exports.formats.protocol import ExportedColumn, FormatSpec
+from tokenmill.exports.formats.protocol import LABEL, ExportedColumn, FormatSpec
 from tokenmill.humanize import parse_fraction
 from tokenmill.options import EndTokenPosition, Tail
 from tokenmill.storage import Folder, folder_at, publish_new
@@ -139,6 +140,11 @@ class ExportJob(msgspec.Struct, frozen=True, omit_defaults=True):
             "--columns": self.columns or "none",
             **chosen,
         }
+
+    @property
+    def region_token_bytes(self) -> tuple[int, ...]:
+        """The bytes of a token in the files that several workers write: that of the tokens, and that of labels."""
+        return tuple(np.dtype(dtype).itemsize for dtype in ([self.dtype, LABEL] if self.mask else [self.dtype]))
 
     @property
     def marked_dtype(self) -> str:

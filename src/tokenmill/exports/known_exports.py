@@ -7,7 +7,6 @@ outside of the store is followed only if its own record names this store, or the
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
 from tokenmill.errors import TRY_AGAIN, CorruptStore, RunFailed, SourceError, StorageError, StoreError, UsageError
 from tokenmill.executors.fan_out import FanOut
@@ -169,7 +168,7 @@ def names_store(export: Folder, frozen: FrozenExport, store: Folder, identity: s
 
 
 def largest_shard(directory: str) -> int:
-    """The bytes of the tokens in the largest shard of an export; 0 if it cannot be read."""
+    """The bytes of the tokens in the largest shard of an export, and of their labels; 0 if it cannot be read."""
     try:
         export = folder_at(directory)
         frozen = read_frozen(export)
@@ -179,7 +178,7 @@ def largest_shard(directory: str) -> int:
     except (StoreError, StorageError, SourceError):
         return 0
     tokens = plan["stop"].to_numpy() - plan["start"].to_numpy()
-    return int(tokens.max(initial=0)) * np.dtype(frozen.job.dtype).itemsize
+    return int(tokens.max(initial=0)) * sum(frozen.job.region_token_bytes)
 
 
 def _with_address(export: Folder, frozen: FrozenExport, store: Folder, identity: str) -> FrozenExport:

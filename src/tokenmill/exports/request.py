@@ -101,11 +101,13 @@ def choose_mask(spec: FormatSpec, wanted: str | None, *, has_mask: bool) -> str:
         if wanted is not None:
             raise UsageError(f"--mask {wanted} has no effect: the store trains on all tokens", "Remove --mask.")
         return ""
-    if not spec.masks:
-        masked = [name for name, format_ in FORMATS.items() if format_.SPEC.masks]
+    if not spec.masks or (spec.mask_reader and wanted is None):
+        masked = [name for name, format_ in FORMATS.items() if format_.SPEC.masks and not format_.SPEC.mask_reader]
+        written = [f"Use --mask {mask} to write which, for {spec.mask_reader}." for mask in spec.masks]
         raise UsageError(
             f"only some tokens of the documents are trained on, and the files of {spec.name} do not say which",
             f"Export to {' or '.join(masked)}, or train with tokenmill.loader.",
+            *written,
             "Use --mask ignore to train on all tokens.",
         )
     return wanted or next(iter(spec.masks))
@@ -282,7 +284,7 @@ def _check(request: ExportRequest) -> None:
         )
     if tokens is not None:
         largest = 2 * tokens - 1 if request.tail == "merge" else tokens
-        shards.check_bytes(spec, request.dtype, request.sequence_tokens, largest, 1)
+        shards.check_bytes(spec, np.dtype(request.dtype).itemsize, request.sequence_tokens, largest, 1)
 
 
 def _check_name(spec: FormatSpec, name: str | None) -> None:

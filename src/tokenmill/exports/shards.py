@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, UsageError
 from tokenmill.exports.file_checks import WRITE_AGAIN, damaged, publish_checked, read_checked
-from tokenmill.exports.formats.protocol import FormatSpec, Split
+from tokenmill.exports.formats.protocol import LABEL, FormatSpec, Split
 from tokenmill.exports.job import FIRST_SHARD, MAX_TOKENS, PLAN, ExportJob, FrozenExport, Selection
 from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
@@ -245,16 +245,16 @@ def _rows(split: Split, stream: int, edges: Counts, blocks: Blocks) -> dict[str,
     }
 
 
-def check_bytes(spec: FormatSpec, dtype: str, sequence_tokens: int | None, tokens: int, documents: int) -> None:
+def check_bytes(spec: FormatSpec, token_bytes: int, sequence_tokens: int | None, tokens: int, documents: int) -> None:
     """Raise if the file of a shard would be too large for the format's readers."""
     items = tokens // sequence_tokens + 1 if sequence_tokens else documents
     limits = spec.limits
-    size = limits.header_bytes + items * limits.item_bytes + tokens * np.dtype(dtype).itemsize
+    size = limits.header_bytes + items * limits.item_bytes + tokens * token_bytes
     if limits.most_bytes is not None and size > limits.most_bytes:
         raise UsageError(
             f"a shard of {tokens:,} tokens is too large for {spec.name}",
             f"limit        {limits.most_bytes:,} bytes in a file; about {size:,} are needed",
-            f"Choose --shard-tokens {limits.most_bytes // np.dtype(dtype).itemsize // 2:,} or less.",
+            f"Choose --shard-tokens {limits.most_bytes // token_bytes // 2:,} or less.",
         )
 
 
@@ -266,7 +266,8 @@ def _check_sizes(job: ExportJob, spec: FormatSpec, shards: pa.Table, blocks: Blo
     before = np.pad(np.cumsum(blocks.documents, axis=1), ((0, 0), (1, 0)))
     stream = shards["stream"].to_numpy()
     documents = before[stream, shards["last_block"].to_numpy() + 1] - before[stream, shards["first_block"].to_numpy()]
-    check_bytes(spec, job.dtype, job.sequence_tokens, int(tokens.max()), int(documents.max()))
+    token_bytes = np.dtype(job.dtype).itemsize + (np.dtype(LABEL).itemsize if job.mask else 0)
+    check_bytes(spec, token_bytes, job.sequence_tokens, int(tokens.max()), int(documents.max()))
 
 
 @dataclass(frozen=True, slots=True)

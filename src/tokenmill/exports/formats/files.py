@@ -13,6 +13,7 @@ import xxhash
 
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.exports.formats.protocol import (
+    LABEL,
     UNTRAINED,
     CompletedSplit,
     Content,
@@ -22,6 +23,9 @@ from tokenmill.exports.formats.protocol import (
     WrittenFile,
 )
 from tokenmill.storage import Folder
+
+IGNORED = -100
+"""The label of a token that is not trained on."""
 
 # Bytes that are hashed and then written while they are in the processor's cache.
 CACHED_BYTES = 1 << 20
@@ -75,27 +79,34 @@ def publish(folder: Folder, name: str) -> Iterator[ChecksumWriter]:
         yield ChecksumWriter(file, name)
 
 
-def write_raw(folder: Folder, name: str, shard: Shard, content: Content) -> WrittenFile:
-    """Write only the tokens: as a file, or as a region of a file that several workers write."""
+@contextlib.contextmanager
+def open_raw(folder: Folder, name: str, shard: Shard, dtype: str) -> Iterator[ChecksumWriter]:
+    """Write one value for each token: as a file, or as a region of a file that several workers write."""
     if shard.region is None:
         with publish(folder, name) as file:
-            file.write_tokens(content)
-            return file.written
-    size = np.dtype(shard.dtype).itemsize
-    with folder.regions.write(name, shard.region.file_tokens * size, shard.region.position * size) as file:
-        writer = ChecksumWriter(file, name)
-        writer.write_tokens(content)
-        return writer.written
+            yield file
+        return
+    size = np.dtype(dtype).itemsize
+    with folder.regions.write(name, shard.region.file_tokens * size, shard.region.position * size) as region:
+        yield ChecksumWriter(region, name)
+
+
+def write_raw(folder: Folder, name: str, shard: Shard, content: Content) -> WrittenFile:
+    """Write only the tokens."""
+    with open_raw(folder, name, shard, shard.dtype) as file:
+        file.write_tokens(content)
+        return file.written
 
 
 def write_masked(folder: Folder, name: str, mask: str, shard: Shard, content: Content) -> tuple[WrittenFile, ...]:
-    """Write the tokens of a shard with a mask, and into another file a byte for each: 1 if it is trained on."""
-    count = 0
-    with publish(folder, name) as tokens, publish(folder, mask) as marks:
+    """Write the tokens of a shard with a mask, and into another file a label for each, or a byte: 1 if trained on."""
+    has_labels, count = shard.mask == "labels", 0
+    dtype = LABEL if has_labels else "uint8"
+    with open_raw(folder, name, shard, shard.dtype) as tokens, open_raw(folder, mask, shard, dtype) as marks:
         for batch in content.batches:
             ids, is_trained = split_marks(batch, shard.dtype)
             tokens.write_array(ids)
-            marks.write_array(is_trained.view(np.uint8))
+            marks.write_array(labels(ids, is_trained) if has_labels else is_trained.view(np.uint8))
             count += len(ids)
         if count != content.tokens:
             raise _wrong_count(count, content.tokens)
@@ -140,9 +151,16 @@ def split_marks(tokens: Tokens, dtype: str) -> tuple[Tokens, npt.NDArray[np.bool
     return (tokens & ~UNTRAINED).astype(dtype), is_trained
 
 
+def labels(tokens: Tokens, is_trained: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
+    """The tokens that are trained on, and IGNORED in place of the others."""
+    return np.where(is_trained, tokens.astype(np.int32), np.int32(IGNORED))
+
+
 def join_marks(tokens: Tokens, is_trained: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
     """The tokens of a shard with a mask, of which some are trained on."""
-    return tokens.astype(np.uint32) | np.where(is_trained, np.uint32(0), UNTRAINED)
+    joined = tokens.astype(np.uint32)
+    np.bitwise_or(joined, UNTRAINED, out=joined, where=~is_trained)
+    return joined
 
 
 def rechunk(batches: Iterator[Tokens], sizes: Iterable[int], dtype: str) -> Iterator[Tokens]:

@@ -1,6 +1,7 @@
 """MosaicML Streaming: shards of samples of one length, cut from the token stream, and an `index.json` for all shards.
 
-A sample has one column, `tokens`: a NumPy array that is stored with its shape.
+A sample has a column `tokens`: a NumPy array that is stored with its shape. With a mask, it has `labels` of the same
+shape before it: the tokens that are trained on, and -100 for the others.
 """
 
 from __future__ import annotations
@@ -14,16 +15,21 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.exports.formats.files import (
+    IGNORED,
     array,
     check_fits,
     damaged,
     file_size,
+    join_marks,
+    labels,
     publish,
     rechunk,
     spans,
+    split_marks,
     write_listing,
 )
 from tokenmill.exports.formats.protocol import (
+    LABEL,
     CompletedSplit,
     Content,
     FileLayout,
@@ -54,12 +60,17 @@ SPEC = FormatSpec(
     defaults=ScriptDefaults(end="appended", shard_tokens=8_388_608, tail="drop", sequence_tokens=SEQUENCE_TOKENS),
     layout=FileLayout(folders=True),
     limits=ReaderLimits(most_bytes=MAX_BYTES, item_bytes=13),
+    mask_reader="a StreamingDataset of your own",
+    masks={"labels": ("labels",)},
 )
 # Values for the `size_limit` of a shard. The first is the default of MosaicML's writer.
 LIMITS = (*(1 << power for power in range(26, 32)), MAX_BYTES)
 
 # Tokens that are packed into samples at a time.
 TOKENS_PER_BATCH = 1 << 20
+
+# The name and the type of each column, in the order of MosaicML's writer.
+Columns = dict[str, str]
 
 
 def files(shard: Shard) -> tuple[str, ...]:
@@ -71,12 +82,13 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
     """Write samples of `sequence_tokens` tokens. The last one may be shorter."""
     name = files(shard)[0]
     length = shard.sequence_tokens or SEQUENCE_TOKENS
+    columns = _columns(shard.dtype, shard.mask)
     samples, rest = divmod(content.tokens, length)
-    edges = np.arange(samples + 1) * _sample(length, shard.dtype).itemsize
+    edges = np.arange(samples + 1) * _sample(length, columns).itemsize
     if rest:
-        edges = np.append(edges, edges[-1] + _sample(rest, shard.dtype).itemsize)
+        edges = np.append(edges, edges[-1] + _sample(rest, columns).itemsize)
     head_bytes = 4 * (len(edges) + 1)
-    config = _config(head_bytes + int(edges[-1]), shard.dtype)
+    config = _config(head_bytes + int(edges[-1]), columns)
     edges += head_bytes + len(config)
     check_fits(folder, name, int(edges[-1]), MAX_BYTES)
     step = max(TOKENS_PER_BATCH // length, 1)
@@ -85,8 +97,14 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
         file.write_array(np.array([len(edges) - 1], np.uint32))
         file.write_array(edges.astype(np.uint32))
         file.write(config)
-        for tokens in rechunk(content.batches, [*sizes, rest] if rest else sizes, shard.dtype):
-            file.write_array(_pack(tokens.reshape(-1, min(length, len(tokens))), shard.dtype))
+        dtype = "uint32" if shard.mask else shard.dtype
+        for tokens in rechunk(content.batches, [*sizes, rest] if rest else sizes, dtype):
+            rows = tokens.reshape(-1, min(length, len(tokens)))
+            if shard.mask:
+                ids, is_trained = split_marks(rows, shard.dtype)
+                file.write_array(_pack({"labels": labels(ids, is_trained), "tokens": ids}, columns))
+            else:
+                file.write_array(_pack({"tokens": rows}, columns))
         return (file.written,)
 
 
@@ -94,7 +112,8 @@ def finish(folder: Folder, split: CompletedSplit) -> tuple[WrittenFile, ...]:
     """Write the index of a split's shards, without hashes."""
     length = split.sequence_tokens or SEQUENCE_TOKENS
     records = sorted(split.records, key=lambda record: record.number)
-    shards = (_describe(record, length, split.dtype) for record in records)
+    columns = _columns(split.dtype, split.mask)
+    shards = (_describe(record, length, columns) for record in records)
     name = os.path.join(split.folder, "index.json")
     return (write_listing(folder, name, '{"shards": [', shards, '], "version": 2}'),)
 
@@ -107,75 +126,104 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
     edges = array(folder, name, "uint32", 4, samples + 1).astype(np.int64)
     sizes = spans(folder, name, edges, size)
     head_bytes = 4 * (samples + 2)
-    config = _config(head_bytes + size - int(edges[0]), dtype)
-    if int(edges[0]) != head_bytes + len(config) or folder.read(name, int(edges[0]))[head_bytes:] != config:
+    known = [_columns(dtype, mask) for mask in ("", *SPEC.masks)]
+    configs = [(_config(head_bytes + size - int(edges[0]), columns), columns) for columns in known]
+    fitting = [(config, columns) for config, columns in configs if int(edges[0]) == head_bytes + len(config)]
+    described = folder.read(name, int(edges[0]))[head_bytes:] if fitting else b""
+    columns = dict(fitting).get(described)
+    if columns is None:
         raise damaged(folder, name, f"it does not describe itself as a shard of {dtype}")
     whole = samples - int(samples > 1 and bool(sizes[-1] < sizes[0]))
-    blocks = [_unpack(folder, name, part, dtype) for part in (edges[: whole + 1], edges[whole:])]
-    lengths = np.repeat([block.shape[1] for block in blocks], [len(block) for block in blocks])
-    return ShardData(np.concatenate([block.reshape(-1) for block in blocks]), lengths)
+    blocks = [_unpack(folder, name, part, columns) for part in (edges[: whole + 1], edges[whole:])]
+    lengths = np.repeat([block["tokens"].shape[1] for block in blocks], [len(block["tokens"]) for block in blocks])
+    values = {column: np.concatenate([block[column].reshape(-1) for block in blocks]) for column in columns}
+    tokens = values["tokens"]
+    if "labels" in columns:
+        is_trained = values["labels"] != IGNORED
+        if not np.array_equal(values["labels"], labels(tokens, is_trained)):
+            raise damaged(folder, name, "its labels are not those of its tokens")
+        tokens = join_marks(tokens, is_trained)
+    return ShardData(tokens, lengths)
 
 
-def _sample(length: int, dtype: str) -> np.dtype[np.void]:
-    """Return the layout of a sample: its size, the code of its shape, the length in the fewest bytes, the values."""
-    length_type, values = (kind.newbyteorder("<") for kind in (np.min_scalar_type(length), np.dtype(dtype)))
-    return np.dtype([("size", "<u4"), ("code", "u1"), ("length", length_type), ("tokens", values, (length,))])
+def _columns(dtype: str, mask: str) -> Columns:
+    return {"labels": LABEL, "tokens": dtype} if mask else {"tokens": dtype}
 
 
-def _head(sample: np.dtype[np.void]) -> tuple[int, int, int]:
-    """Return the values of size, code (one dimension, bytes of the length) and length."""
-    return sample.itemsize - 4, 4 | sample["length"].itemsize.bit_length() - 1, sample["tokens"].shape[0]
+def _sample(length: int, columns: Columns) -> np.dtype[np.void]:
+    """Return the layout of a sample: the sizes, and for each column the code of its shape, the length, the values.
+
+    The length has the fewest bytes.
+    """
+    length_type = np.min_scalar_type(length).newbyteorder("<")
+    fields: list[Any] = [(f"size of {name}", "<u4") for name in columns]
+    for name, dtype in columns.items():
+        fields += [(f"code of {name}", "u1"), (f"length of {name}", length_type)]
+        fields += [(name, np.dtype(dtype).newbyteorder("<"), (length,))]
+    return np.dtype(fields)
 
 
-def _pack(tokens: Tokens, dtype: str) -> npt.NDArray[np.void]:
-    """Return samples of one length from the rows of an array."""
-    block = np.empty(len(tokens), _sample(tokens.shape[1], dtype))
-    block["size"], block["code"], block["length"] = _head(block.dtype)
-    block["tokens"] = tokens
+def _head(sample: np.dtype[np.void], columns: Columns) -> dict[str, int]:
+    """Return the values of sizes, codes (one dimension, bytes of the length) and lengths."""
+    values = {}
+    for name in columns:
+        width = sample[f"length of {name}"].itemsize
+        values[f"size of {name}"] = 1 + width + sample[name].itemsize
+        values[f"code of {name}"] = 4 | width.bit_length() - 1
+        values[f"length of {name}"] = sample[name].shape[0]
+    return values
+
+
+def _pack(rows: dict[str, Tokens], columns: Columns) -> npt.NDArray[np.void]:
+    """Return samples of one length from the rows of an array for each column."""
+    count, length = rows["tokens"].shape
+    block = np.empty(count, _sample(length, columns))
+    for field, value in (_head(block.dtype, columns) | rows).items():
+        block[field] = value
     return block
 
 
-def _unpack(folder: Folder, name: str, edges: npt.NDArray[np.int64], dtype: str) -> Tokens:
-    """Read the samples between edges as rows of an array. Raises if their sizes differ."""
+def _unpack(folder: Folder, name: str, edges: npt.NDArray[np.int64], columns: Columns) -> dict[str, Tokens]:
+    """Read the samples between edges as rows of an array for each column. Raises if their sizes differ."""
     if len(edges) == 1:
-        return np.empty((0, 0), dtype)
+        return {column: np.empty((0, 0), dtype) for column, dtype in columns.items()}
     size = int(edges[1] - edges[0])
-    lengths = [(size - 5 - width) // np.dtype(dtype).itemsize for width in (1, 2, 4)] if size < 1 << 31 else []
-    samples = [_sample(length, dtype) for length in lengths if length > 0]
+    item, widths = sum(np.dtype(dtype).itemsize for dtype in columns.values()), (1, 2, 4) if size < 1 << 31 else ()
+    lengths = [(size - len(columns) * (5 + width)) // item for width in widths]
+    samples = [_sample(length, columns) for length in lengths if length > 0]
     sample = next((sample for sample in samples if sample.itemsize == size), None)
     if sample is None or bool((np.diff(edges) != size).any()):
         raise damaged(folder, name, "its samples are not of one length")
     block = array(folder, name, "uint8", int(edges[0]), int(edges[-1] - edges[0])).view(sample)
-    for field, value in zip(("size", "code", "length"), _head(sample), strict=True):
+    for field, value in _head(sample, columns).items():
         if bool((block[field] != value).any()):
             raise damaged(folder, name, f"a sample of {size} bytes has another {field} than {value}")
-    tokens: Tokens = block["tokens"]
-    return tokens
+    return {column: block[column] for column in columns}
 
 
-def _config(other_bytes: int, dtype: str) -> bytes:
+def _config(other_bytes: int, columns: Columns) -> bytes:
     """Return the JSON description in a shard, given the size of the rest of the file."""
-    texts = [json.dumps(_description(limit, dtype), sort_keys=True).encode() for limit in LIMITS]
+    texts = [json.dumps(_description(limit, columns), sort_keys=True).encode() for limit in LIMITS]
     fitting = [text for text, limit in zip(texts, LIMITS, strict=True) if other_bytes + len(text) <= limit]
     return fitting[0] if fitting else texts[-1]
 
 
-def _describe(record: ShardRecord, length: int, dtype: str) -> dict[str, Any]:
+def _describe(record: ShardRecord, length: int, columns: Columns) -> dict[str, Any]:
     """Return the entry of a shard in the index."""
     file = record.files[0]
     return {
-        **_description(next(limit for limit in LIMITS if file.bytes <= limit), dtype),
+        **_description(next(limit for limit in LIMITS if file.bytes <= limit), columns),
         "raw_data": {"basename": os.path.basename(file.name), "bytes": file.bytes, "hashes": {}},
         "samples": -(-record.tokens // length),
         "zip_data": None,
     }
 
 
-def _description(limit_bytes: int, dtype: str) -> dict[str, Any]:
+def _description(limit_bytes: int, columns: Columns) -> dict[str, Any]:
     return {
-        "column_encodings": [f"ndarray:{dtype}"],
-        "column_names": ["tokens"],
-        "column_sizes": [None],
+        "column_encodings": [f"ndarray:{dtype}" for dtype in columns.values()],
+        "column_names": list(columns),
+        "column_sizes": [None for _ in columns],
         "compression": None,
         "format": "mds",
         "hashes": [],

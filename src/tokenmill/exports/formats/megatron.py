@@ -1,5 +1,6 @@
 """Megatron-LM: the tokens of a split in a `.bin`, the lengths and offsets of its documents in an `.idx`.
 
+With labels there is a second pair, as GPT-NeoX reads it: a label for each token, not shifted, and the same documents.
 Workers write regions of the `.bin`. The `.idx` needs all lengths, so it is written last, in three passes over them.
 """
 
@@ -11,8 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import StoreError
-from tokenmill.exports.formats.files import array, damaged, file_size, publish, write_raw
+from tokenmill.exports.formats.files import (
+    IGNORED,
+    array,
+    damaged,
+    file_size,
+    join_marks,
+    publish,
+    write_masked,
+    write_raw,
+)
 from tokenmill.exports.formats.protocol import (
+    LABEL,
     CompletedSplit,
     Content,
     FileLayout,
@@ -33,9 +44,12 @@ SPEC = FormatSpec(
     cuts=False,
     use="--data-path {train_prefix} --split 99,1,0",
     use_val="--train-data-path {train_prefix} --valid-data-path {val_prefix}",
+    use_mask='"train_data_paths": {train_prefixes}, "train_label_data_paths": {mask_prefixes}',
+    mask_reader="GPT-NeoX",
     defaults=ScriptDefaults(end="appended", shard_tokens=None),
     layout=FileLayout(named=True),
     limits=ReaderLimits(most_documents=(1 << 31) - 1),
+    masks={"labels": ()},
 )
 # Magic number and version of an index.
 MAGIC = b"MMIDIDX\0\0" + (1).to_bytes(8, "little")
@@ -53,33 +67,56 @@ Lengths = npt.NDArray[np.int64]
 
 
 def files(shard: Shard) -> tuple[str, ...]:
-    """Return the pair of files of a split, or of a shard if a split has several."""
+    """Return the pair of files of a split, or of a shard if a split has several. With labels: both `.bin`, both `.idx`.
+
+    The labels are named as GPT-NeoX's script for chats names them.
+    """
     prefix = f"{shard.name}_" if shard.name else ""
     number = "" if shard.region is not None else f"_{shard.number:06d}"
-    stem = f"{prefix}{shard.split}{number}_text_document"
-    return (f"{stem}.bin", f"{stem}.idx")
+    kinds = ("text", "text_label") if shard.mask else ("text",)
+    stems = [f"{prefix}{shard.split}{number}_{kind}_document" for kind in kinds]
+    return (*(f"{stem}.bin" for stem in stems), *(f"{stem}.idx" for stem in stems))
 
 
 def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, ...]:
-    """Write the tokens and their index. For a region of a file, `finish` writes the index."""
-    tokens, index = files(shard)
-    written = write_raw(folder, tokens, shard, content)
-    if shard.region is not None:
-        return (written,)
-    return (written, _write_index(folder, index, shard.dtype, len(content.lengths), lambda: iter([content.lengths])))
+    """Write the tokens, their labels and the indexes. For a region of a file, `finish` writes the indexes."""
+    names = files(shard)
+    if shard.mask:
+        written = write_masked(folder, names[0], names[1], shard, content)
+    else:
+        written = (write_raw(folder, names[0], shard, content),)
+    if shard.region is None:
+        documents = len(content.lengths)
+        for file, dtype in zip(written, (shard.dtype, LABEL), strict=False):
+            written += (_write_index(folder, file.name, dtype, documents, lambda: iter([content.lengths])),)
+    return written
 
 
 def finish(folder: Folder, split: CompletedSplit) -> tuple[WrittenFile, ...]:
-    """Write the index of a split that is one file."""
+    """Write the indexes of a split that is one file, or one of tokens and one of labels."""
     if split.file is None:
         return ()
     documents = sum(record.documents for record in split.records)
-    return (_write_index(folder, f"{split.file.removesuffix('.bin')}.idx", split.dtype, documents, split.lengths),)
+    pairs = zip(split.records[0].files, (split.dtype, LABEL), strict=False)
+    return tuple(_write_index(folder, file.name, dtype, documents, split.lengths) for file, dtype in pairs)
 
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
-    """Read the tokens and lengths of a pair. Raises if a value of the index does not match them."""
-    name, index = names
+    """Read the tokens and lengths of a pair, and its labels. Raises if a value of an index does not match them.
+
+    The labels only tell which tokens are trained on: an erasure that was killed may have changed one file of the two.
+    """
+    pairs = list(zip(names[: len(names) // 2], names[len(names) // 2 :], (dtype, LABEL), strict=False))
+    tokens, *others = (_read_pair(folder, *pair) for pair in pairs)
+    if not others:
+        return tokens
+    (labels,) = others
+    if not np.array_equal(tokens.lengths, labels.lengths):  # type: ignore[arg-type]
+        raise damaged(folder, pairs[1][1], "its documents are not those of the tokens")
+    return ShardData(join_marks(tokens.tokens, labels.tokens != IGNORED), tokens.lengths)
+
+
+def _read_pair(folder: Folder, name: str, index: str, dtype: str) -> ShardData:
     tokens = array(folder, name, dtype)
     size = file_size(folder, index)
     documents = int.from_bytes(folder.read(index, HEADER_BYTES)[18:26], "little")
@@ -105,10 +142,10 @@ def _header(documents: int, dtype: str) -> bytes:
 
 
 def _write_index(
-    folder: Folder, name: str, dtype: str, documents: int, lengths: Callable[[], Iterator[Lengths]]
+    folder: Folder, values: str, dtype: str, documents: int, lengths: Callable[[], Iterator[Lengths]]
 ) -> WrittenFile:
-    """Write an index with the lengths of only one shard in memory at a time."""
-    item = np.dtype(dtype).itemsize
+    """Write the index of a `.bin` with the lengths of only one shard in memory at a time."""
+    name, item = f"{values.removesuffix('.bin')}.idx", np.dtype(dtype).itemsize
     with publish(folder, name) as file:
         file.write(_header(documents, dtype))
         count = 0

@@ -14,7 +14,17 @@ import pyarrow.parquet as pq
 
 from tokenmill.errors import StoreError
 from tokenmill.exports.formats import packed_rows
-from tokenmill.exports.formats.files import damaged, file_size, join_marks, no_index, publish, rechunk, split_marks
+from tokenmill.exports.formats.files import (
+    IGNORED,
+    damaged,
+    file_size,
+    join_marks,
+    labels,
+    no_index,
+    publish,
+    rechunk,
+    split_marks,
+)
 from tokenmill.exports.formats.protocol import (
     COLUMN_TYPES,
     Content,
@@ -44,7 +54,6 @@ SPEC = FormatSpec(
 # The types of the values in the columns of masks.
 MASK_TYPES = {"labels": pa.int32(), "attention_mask": pa.int8(), "loss_weights": pa.float32()}
 # The label of a token that is not trained on, as in torch.nn.CrossEntropyLoss.
-IGNORED = -100
 
 # Tokens of a row group, unless one document is longer.
 GROUP_TOKENS = 1 << 22
@@ -218,7 +227,7 @@ def _token_columns(shard: Shard, offsets: npt.NDArray[np.int32], tokens: Tokens)
     ids, is_trained = split_marks(tokens, shard.dtype) if shard.mask else (tokens, None)
     values = [pa.array(ids)]
     if is_trained is not None and shard.mask == "labels":
-        values += [pa.array(np.where(is_trained, ids.astype(np.int32), np.int32(IGNORED)))]
+        values += [pa.array(labels(ids, is_trained))]
         values += [pa.array(np.ones(len(ids), np.int8))]
     elif is_trained is not None:
         weights = np.append(is_trained[1:], False).astype(np.float32)

@@ -110,7 +110,9 @@ class FormatSpec(Readable):
             `{val}` (a file, or a pattern for several), `{train_prefix}` and `{val_prefix}` (paths without extensions,
             separated by spaces), and `{token_bytes}`.
         use_val: The same for an export with a validation split.
-        use_mask: The same for an export with a mask, if the mask has files of its own, whose pattern is `{mask}`.
+        use_mask: The same for an export with a mask, if the mask has files of its own, whose pattern is `{mask}`, and
+            whose paths without extensions are the list `{mask_prefixes}`. Those of the tokens are `{train_prefixes}`.
+        mask_reader: The only program that reads the mask, if the trainers ignore it. Such a mask must be asked for.
         use_packed: The same for rows of whole documents with a loss mask, of at most `{row_tokens}` tokens. None if the
             format has no such rows.
         masks: How the files can tell which tokens are trained on (`labels`, `weights`, or a file for the `mask`), and
@@ -126,6 +128,7 @@ class FormatSpec(Readable):
     defaults: ScriptDefaults
     use_val: str | None = None
     use_mask: str | None = None
+    mask_reader: str = ""
     use_packed: str | None = None
     layout: FileLayout = FileLayout()
     limits: ReaderLimits = ReaderLimits()
@@ -165,6 +168,9 @@ class Shard:
     mask: str = ""
     row_tokens: int | None = None
 
+
+LABEL = "int32"
+"""The type of labels. Files of them that several workers write have one for each token."""
 
 UNTRAINED = np.uint32(1 << 31)
 """What is added to a token that is not trained on. No vocabulary is that large."""
@@ -234,8 +240,8 @@ class ShardRecord(msgspec.Struct, frozen=True):
 class CompletedSplit:
     """A split whose shards are all committed, for `finish`.
 
-    `file` is the file of the split if its shards are regions of one file. Each call of `lengths` iterates over the
-    lengths of the documents from the first shard on.
+    `file` is the file of the split if its shards are regions of one file, `mask` that of all shards. Each call of
+    `lengths` iterates over the lengths of the documents from the first shard on.
     """
 
     folder: str
@@ -244,6 +250,7 @@ class CompletedSplit:
     lengths: Callable[[], Iterator[npt.NDArray[np.int64]]]
     sequence_tokens: int | None = None
     file: str | None = None
+    mask: str = ""
 
 
 @dataclass(frozen=True, slots=True)
