@@ -144,7 +144,7 @@ def test_killed_workers_cost_a_retry_and_nothing_else(
     killed = list[int]()
     while len(killed) < 2:
         at_random(run, rng)
-        worker = rng.choice(workers(run.process.pid))
+        worker = rng.choice([pid for pid in workers(run.process.pid) if pid not in killed])
         with suppress(ProcessLookupError):  # it ended by itself
             os.kill(worker, signal.SIGKILL)
             killed.append(worker)
