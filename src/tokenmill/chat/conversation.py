@@ -87,7 +87,7 @@ class Marks:
 
     @classmethod
     def for_text(cls, plain: str) -> Marks:
-        """Marks that a rendering does not have yet. Raises MarksError if there are none."""
+        """Marks whose characters a rendering does not use. Raises MarksError if it uses those of both planes."""
         if plain.isascii():
             return cls(_PLANES[0])
         free = [plane for plane in _PLANES if not _MARKS[plane].search(plain)]

@@ -54,7 +54,7 @@ class Renderer:
     """Renders conversations by one template."""
 
     def __init__(self, chat: Chat) -> None:
-        """Raises UsageError if the template cannot be compiled, or renders no conversation."""
+        """Raises UsageError if the template cannot be compiled."""
         self.chat = chat
         self.template = ChatTemplate(chat.template, chat.constants)
         self._turns: Turns | None = None

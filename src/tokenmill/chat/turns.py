@@ -64,7 +64,7 @@ class Prompt:
 
     Attributes:
         starts: The generation prompt, and then without one after the other of its last pieces, which begin the
-            reasoning. A turn need not have them. The last one is the header of a turn. Empty if there is none.
+            reasoning. A turn need not have them. The last one is the header of a turn. Empty without a prompt.
         after: Everything after the last text of the messages.
     """
 
@@ -184,7 +184,7 @@ class Turns:
 
 
 def any_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """A pattern for the longest of these texts, and for nothing if there is none."""
+    """A pattern for the longest of these texts that begin at a position. Without texts, it matches nothing."""
     ordered = sorted(filter(None, texts), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, ordered)) if ordered else r"\b\B")
 
