@@ -37,12 +37,12 @@ import tokenmill
 from benchmarks.corpora import add_corpus_option, make_text
 from benchmarks.memory import measure as measure_memory
 from benchmarks.processes import tokenmill_command
-from tokenmill.exports.formats import find_format
 from tokenmill.humanize import parse_size
 from tokenmill.storage import folder_at
 from tokenmill.store.chain import read_head
 from tokenmill.store.part import open_part, publish_part, with_checksum
 from tokenmill.store.reader import Store
+from tokenmill.token_files import find_format
 
 BYTES_PER_TOKEN = 2.2
 COUNTS = (1, 100, 10_000)

@@ -25,8 +25,8 @@ from typing import Any
 
 from benchmarks.processes import tokenmill_command
 from benchmarks.synthetic import make_store
-from tokenmill.exports.formats import FORMATS
 from tokenmill.humanize import parse_size
+from tokenmill.token_files import FORMATS
 
 RAW = ("nanogpt", "build-nanogpt", "llmc", "megatron", "datatrove", "olmo")
 MIN_RATIO = 0.5

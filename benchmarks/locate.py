@@ -23,12 +23,12 @@ import numpy as np
 import tokenmill
 from benchmarks.synthetic import make_store
 from tokenmill.exports import records
-from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.job import read_frozen
 from tokenmill.exports.locator import Locator
 from tokenmill.exports.trace import ExportIndex
 from tokenmill.humanize import parse_size
 from tokenmill.storage import Folder, folder_at
+from tokenmill.token_files import FORMATS, find_format
 
 Query = tuple[list[Any], dict[str, Any]]
 

@@ -28,7 +28,7 @@ from tokenmill.api import export
 from tokenmill.errors import UsageError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD, shards
-from tokenmill.exports.formats import FORMATS, find_format
+from tokenmill.token_files import FORMATS, find_format
 
 LENGTHS = {"many": [0, 3, 40, 200, 900], "long": [5, 20_000], "one": [300], "empty": [0]}
 DOCUMENTS = {"many": 400, "long": 40, "one": 1, "empty": 9}

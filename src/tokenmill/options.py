@@ -10,8 +10,27 @@ import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from tokenmill.choices import (
+    BadDocumentAction,
+    Dedup,
+    EndTokenPosition,
+    EngineName,
+    Field,
+    FimSplit,
+    Mask,
+    Null,
+    Packing,
+    Prefilled,
+    Shuffle,
+    Special,
+    Split,
+    Tail,
+    TemplateSpecial,
+    TokenType,
+    Turns,
+)
 from tokenmill.system.arguments import option, required
 
 if TYPE_CHECKING:
@@ -26,35 +45,6 @@ StrPath = str | os.PathLike[str]
 
 # One store, or several that are read as one.
 Stores = StrPath | Sequence[StrPath]
-
-EngineName = Literal["auto", "gigatoken", "tiktoken", "tokenizers"]
-BadDocumentAction = Literal["quarantine", "fail"]
-Dedup = Literal["exact", "none"]
-# The arrays of a batch.
-FimSplit = Literal["character", "line"]
-Field = Literal[
-    "input_ids",
-    "labels",
-    "tokens",
-    "position_ids",
-    "cu_seqlens",
-    "document_ids",
-    "source_ids",
-    "loss_mask",
-    "trained_tokens",
-]
-EndTokenPosition = Literal["appended", "prepended"]
-Mask = Literal["labels", "weights", "ignore"]
-Null = Literal["skip", "empty"]
-Packing = Literal["concat", "best-fit", "whole"]
-Shuffle = Literal["full", "window", "none"]
-Prefilled = Literal["mask", "train"]
-Special = Literal["text", "parse", "refuse"]
-Split = Literal["train", "val"]
-Tail = Literal["keep", "drop", "merge"]
-TemplateSpecial = Literal["parse", "text"]
-Turns = Literal["whole", "each"]
-TokenType = Literal["uint16", "int32", "uint32"]
 
 _text = partial(option, heading="Text and tokenizer")
 _columns = partial(option, heading="Columns")

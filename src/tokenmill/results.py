@@ -43,10 +43,6 @@ from tokenmill.diagnosis.examining.examination import Examination as Examination
 from tokenmill.diagnosis.watching.command import LeftoverProcess as LeftoverProcess
 from tokenmill.diagnosis.watching.command import Watched as Watched
 from tokenmill.diagnosis.watching.deaths import Death as Death
-from tokenmill.exports.formats.protocol import FileLayout as FileLayout
-from tokenmill.exports.formats.protocol import FormatSpec as FormatSpec
-from tokenmill.exports.formats.protocol import ReaderLimits as ReaderLimits
-from tokenmill.exports.formats.protocol import ScriptDefaults as ScriptDefaults
 from tokenmill.exports.locator import LocatedDocument as LocatedDocument
 from tokenmill.exports.locator import TextContext as TextContext
 from tokenmill.exports.result import ExportedSplit as ExportedSplit
@@ -65,6 +61,10 @@ from tokenmill.store.part import PartContent as PartContent
 from tokenmill.store.part import SkippedRow as SkippedRow
 from tokenmill.store.reader import Document as Document
 from tokenmill.store.reader import StoreSlice as StoreSlice
+from tokenmill.token_files.protocol import FileLayout as FileLayout
+from tokenmill.token_files.protocol import FormatSpec as FormatSpec
+from tokenmill.token_files.protocol import ReaderLimits as ReaderLimits
+from tokenmill.token_files.protocol import ScriptDefaults as ScriptDefaults
 from tokenmill.tokenization.families import TokenizerFamily as TokenizerFamily
 from tokenmill.training.changes import RecipeChange as RecipeChange
 from tokenmill.training.overview import MixResult as MixResult

@@ -19,10 +19,10 @@ from tests.support import command
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.export_model import END, read_back
 from tokenmill.errors import JobChanged, StoreError, UsageError
-from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.exports.locator import LocatedDocument, Locator
 from tokenmill.exports.trace import ExportIndex
 from tokenmill.storage import folder_at
+from tokenmill.token_files import FORMATS, find_format
 from tokenmill.tokenization.spec import TokenizerSpec
 from tokenmill.tokenization.token_bytes import token_bytes_lookup
 

@@ -23,11 +23,11 @@ from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN
 from tests.support.erasing import CALL, END, ROWS, erase_rows, files_with, write_source
 from tokenmill.erasure.erased_unit import Erased
 from tokenmill.errors import CorruptStore, IncompleteStore, JobChanged, StoreError, UsageError
-from tokenmill.exports.formats import FORMATS
 from tokenmill.storage import folder_at
 from tokenmill.store.chain import claimed_documents, read_chain, read_head
 from tokenmill.store.part import ErasedRange, PartContent, PartSummary, with_checksum
 from tokenmill.store.reader import Store
+from tokenmill.token_files import FORMATS
 
 SECRETS = (3, 17, 18, 41)
 

@@ -15,8 +15,8 @@ MODULE = '''
 import json
 import numpy as np
 
-from tokenmill.exports.formats.files import no_index, publish
-from tokenmill.exports.formats.protocol import FileLayout, FormatSpec, ScriptDefaults, ShardData
+from tokenmill.token_files.files import no_index, publish
+from tokenmill.token_files.protocol import FileLayout, FormatSpec, ScriptDefaults, ShardData
 
 SPEC = FormatSpec(
     name="json-ids",

@@ -19,12 +19,12 @@ from tests.support.erasing import ROWS, contents, erase_rows, files_with, make_s
 from tokenmill.errors import FAILED, TRY_AGAIN, CorruptStore, UsageError
 from tokenmill.exports import converge_shard, records
 from tokenmill.exports.exporter import Exporter
-from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import LOCK, manifest_numbers, read_frozen
 from tokenmill.exports.known_exports import KnownExport
 from tokenmill.storage import folder_at
 from tokenmill.store.layout import publish_json
 from tokenmill.store.reader import Store
+from tokenmill.token_files import FORMATS
 
 SECRET = 17
 

@@ -28,8 +28,8 @@ from tests.support.killing import wait_until
 from tokenmill.api import export as exporting
 from tokenmill.errors import CorruptStore, JobChanged, UsageError
 from tokenmill.exports import records, shards
-from tokenmill.exports.formats import FORMATS, find_format
 from tokenmill.storage import folder_at
+from tokenmill.token_files import FORMATS, find_format
 
 
 def words(rng: random.Random) -> str:

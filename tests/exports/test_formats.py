@@ -24,8 +24,9 @@ from hypothesis import strategies as st
 
 from tests.support import GOLDEN
 from tokenmill.errors import CorruptStore, StoreError, UsageError
-from tokenmill.exports.formats import FORMATS, find_format, litdata, llmc, mds, parquet
-from tokenmill.exports.formats.protocol import (
+from tokenmill.storage import Folder, folder_at
+from tokenmill.token_files import FORMATS, find_format, litdata, llmc, mds, parquet
+from tokenmill.token_files.protocol import (
     CompletedSplit,
     Content,
     FileRegion,
@@ -35,7 +36,6 @@ from tokenmill.exports.formats.protocol import (
     ShardRecord,
     WrittenFile,
 )
-from tokenmill.storage import Folder, folder_at
 
 APPENDED = [[1, 2, 3, 50256], [4, 5, 50256], [6, 7, 8, 9, 10, 50256]]
 PREPENDED = [[50256, 1, 2, 3], [50256, 4, 5], [50256, 6, 7, 8, 9, 10]]

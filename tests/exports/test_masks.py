@@ -23,9 +23,9 @@ from tests.support.inline_executor import InlineExecutor
 from tests.support.segmented import random_documents, stored_mask, write
 from tokenmill.errors import CorruptStore, UsageError
 from tokenmill.exports import shards
-from tokenmill.exports.formats import mds
 from tokenmill.storage import folder_at
 from tokenmill.store.reader import Store
+from tokenmill.token_files import mds
 
 IGNORED = -100
 

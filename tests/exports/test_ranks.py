@@ -24,9 +24,9 @@ from tests.support.servers.seaweed import Bucket
 from tokenmill import errors
 from tokenmill.executors.ranks import RankShare
 from tokenmill.exports import exporter, shards, sorted_runs
-from tokenmill.exports.formats.files import ChecksumWriter
 from tokenmill.storage import folder_at
 from tokenmill.storage.local import files
+from tokenmill.token_files.files import ChecksumWriter
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -17,7 +17,7 @@ from tests.support.command import run
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.export_model import END, flat, model, read_back
 from tokenmill.errors import CorruptStore, JobChanged, UsageError
-from tokenmill.exports.formats import FORMATS
+from tokenmill.token_files import FORMATS
 
 VAL = 0.2
 

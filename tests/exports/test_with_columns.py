@@ -15,11 +15,11 @@ from tests.support import command
 from tests.support.corpora import SMALL_TIKTOKEN
 from tokenmill.errors import CorruptStore, JobChanged, UsageError
 from tokenmill.exports import converge_shard, sorted_runs
-from tokenmill.exports.formats import parquet
-from tokenmill.exports.formats.protocol import ExportedColumn
 from tokenmill.exports.job import RUNS
 from tokenmill.storage import folder_at
 from tokenmill.store.part import PartContent
+from tokenmill.token_files import parquet
+from tokenmill.token_files.protocol import ExportedColumn
 
 CALL: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": 1199, "workers": 1}
 NAMES = ("id", "url", "score", "ok")

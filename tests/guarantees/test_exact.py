@@ -17,8 +17,8 @@ from scripts import check_exactness
 from tests.support import DATA
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
 from tests.support.documents import DOCUMENTS
+from tokenmill.choices import EngineName
 from tokenmill.errors import TokenmillError, UsageError
-from tokenmill.options import EngineName
 from tokenmill.system import machine
 from tokenmill.tokenization.audit import AuditMismatchError
 from tokenmill.tokenization.engines.gigatoken import GigatokenEngine

@@ -16,8 +16,8 @@ from tests.support.command import run
 from tests.support.corpora import SMALL_TIKTOKEN, part_bytes
 from tests.support.export_model import read_back
 from tokenmill.errors import CorruptStore, JobChanged, SourceError, UsageError
-from tokenmill.exports.formats import FORMATS
 from tokenmill.store.deny import canonical_list, parse_list
+from tokenmill.token_files import FORMATS
 
 CALL: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": 1199, "workers": 1, "unit_bytes": 700}
 ROWS = 40

@@ -22,13 +22,13 @@ from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN
 from tests.support.inline_executor import InlineExecutor
 from tokenmill.cli import cli
 from tokenmill.errors import StoreError, UsageError
-from tokenmill.exports.formats import FORMATS
 from tokenmill.pipeline.planning import sample
 from tokenmill.pipeline.planning.cluster import PREFIX_READS, PREFIX_WRITES, Workload
 from tokenmill.pipeline.planning.estimate import START_SECONDS, Footprint, Sample, choose_units, make_estimate
 from tokenmill.pipeline.unit.plan import LARGEST_UNIT_BYTES
 from tokenmill.results import Estimate, PlanResult, PrepareResult
 from tokenmill.system import machine
+from tokenmill.token_files import FORMATS
 
 PROSE = "the first of the words in this line is the word that the others are the words of "
 TOKENS: dict[str, Any] = {"tokenizer": SMALL_TIKTOKEN, "eot": 1199, "engine": "tiktoken", "workers": 1}

@@ -42,11 +42,11 @@ from tests.support.servers.seaweed import Bucket
 from tests.support.source_files import KINDS, SEPARATOR
 from tokenmill import storage
 from tokenmill.errors import StorageError
-from tokenmill.exports.formats import FORMATS
 from tokenmill.sources.discovery import StoreGuard
 from tokenmill.storage import publish_new
 from tokenmill.storage.objects import bucket, clients
 from tokenmill.store import layout
+from tokenmill.token_files import FORMATS
 
 UNITS = 24
 EXPORTS = [word for name in FORMATS for word in ("--to", name)]

@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import TypedDict
 
+from tokenmill.choices import BadDocumentAction, EndTokenPosition, EngineName, Tail, TokenType
 from tokenmill.executors.outcomes import Pool
 from tokenmill.executors.progress import Reporter
-from tokenmill.options import BadDocumentAction, EndTokenPosition, EngineName, Tail, TokenType
 
 
 class PrepareArguments(TypedDict, total=False):

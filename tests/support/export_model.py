@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 import tokenmill
-from tokenmill.exports.formats import find_format
 from tokenmill.storage import folder_at
+from tokenmill.token_files import find_format
 
 END = 1199
 MASK = (1 << 64) - 1

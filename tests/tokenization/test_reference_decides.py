@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ import pytest
 import tokenmill
 from tests.support import DATA
 from tests.support.corpora import SMALL_JSON, SMALL_TIKTOKEN, write_parquet
+from tokenmill.choices import EngineName
 from tokenmill.errors import CorruptStore, TokenizerError
-from tokenmill.options import EngineName
 from tokenmill.pipeline.planning.freeze import load_existing
 from tokenmill.pipeline.unit import plan
 from tokenmill.pipeline.unit.documents import WorkerLimits
@@ -148,11 +149,11 @@ def test_a_panic_of_gigatoken_while_it_encodes_falls_back(monkeypatch: pytest.Mo
 
 
 @pytest.mark.fast
-def test_engines_get_the_bytes_that_were_checked(tmp_path: Path) -> None:
+def test_engines_get_the_bytes_that_were_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both engines of a kind work from the content alone, and leave no file behind."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for name in (SMALL_TIKTOKEN, SMALL_JSON):
         vocabulary = resolve(name)
-        before = set(Path("/tmp").glob("tokenmill-*.tiktoken"))
         tokenizer = Tokenizer(vocabulary.spec, vocabulary.content, "gigatoken")
         assert tokenizer.engine == "gigatoken"
-        assert set(Path("/tmp").glob("tokenmill-*.tiktoken")) <= before
+        assert list(tmp_path.iterdir()) == []

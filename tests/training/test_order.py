@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.options import Shuffle
+from tokenmill.choices import Shuffle
 from tokenmill.training import order as order_module
 from tokenmill.training.order import GrainOrder, permute, round_keys
 

@@ -20,7 +20,6 @@ from tokenmill.executors.ranks import RankShare, choose_rank_share
 from tokenmill.exports import PRELOAD, shards, sorted_runs
 from tokenmill.exports import job as names
 from tokenmill.exports.exporter import Exporter
-from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import ExportJob, FrozenExport, freeze, left_out_changes, read_frozen, stores_in
 from tokenmill.exports.kept_columns import choose_columns
 from tokenmill.exports.known_exports import record_export
@@ -39,6 +38,7 @@ from tokenmill.storage.run_once import EXPORTING, run_once
 from tokenmill.store.collection import Collection, open_collection
 from tokenmill.store.job import read_run, require_run
 from tokenmill.system.arguments import takes
+from tokenmill.token_files import FORMATS
 from tokenmill.training.recipe import is_recipe
 
 # With fewer tokens per worker, starting another worker takes longer than it saves.

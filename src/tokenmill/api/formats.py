@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tokenmill.exports.formats import FORMATS
-from tokenmill.exports.formats.protocol import FormatSpec
+from tokenmill.token_files import FORMATS
+from tokenmill.token_files.protocol import FormatSpec
 
 __all__ = ["FormatSpec", "formats"]
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tokenmill.api.parameters import store_paths
+from tokenmill.choices import Field, Packing
 from tokenmill.errors import UsageError
 from tokenmill.humanize import parse_size
-from tokenmill.options import BatchOptions, Field, Packing, TrainingOptions
+from tokenmill.options import BatchOptions, TrainingOptions
 from tokenmill.store.held_out import parse_held_out
 from tokenmill.system.arguments import options_of, takes
 from tokenmill.training.batches import DEFAULT_FIELDS, check_fields

@@ -6,10 +6,11 @@ from contextlib import nullcontext
 from typing import Any
 
 from tokenmill.api.parameters import path_text
+from tokenmill.choices import EngineName
 from tokenmill.errors import UsageError
 from tokenmill.executors import progress, progress_bar
 from tokenmill.executors.local import LocalExecutor
-from tokenmill.options import EngineName, JobOptions, StrPath
+from tokenmill.options import JobOptions, StrPath
 from tokenmill.pipeline import worker_modules
 from tokenmill.pipeline.datasets import hf_datasets
 from tokenmill.pipeline.datasets.map_dataset import MAX_ROW_BYTES, DatasetMapper

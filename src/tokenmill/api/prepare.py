@@ -25,7 +25,6 @@ from tokenmill.errors import UsageError
 from tokenmill.executors import progress, ranks
 from tokenmill.executors.fan_out import LOCAL, check_executor, open_executor
 from tokenmill.executors.ranks import RankShare
-from tokenmill.exports.formats import find_format
 from tokenmill.exports.request import ExportRequest, choose_mask, make_export_request
 from tokenmill.options import ExportOptions, PrepareOptions, ShardOptions, StrPath
 from tokenmill.pipeline import worker_modules
@@ -55,6 +54,7 @@ from tokenmill.store.held_out import require_split
 from tokenmill.store.job import PARSE, REFUSE
 from tokenmill.store.layout import RUN
 from tokenmill.system.arguments import options_of, takes
+from tokenmill.token_files import find_format
 from tokenmill.tokenization.objects import TokenizerObject
 from tokenmill.tokenization.spec import TokenizerSpec
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from tokenmill.exports import shards
-from tokenmill.exports.formats import find_format
-from tokenmill.exports.formats.protocol import ShardRecord
 from tokenmill.exports.job import ExportJob
 from tokenmill.exports.write_shard import split_folder
 from tokenmill.storage import Folder
 from tokenmill.store.held_out import TINY_VAL_TOKENS, VAL_FRACTIONS, split_name
+from tokenmill.token_files import find_format
+from tokenmill.token_files.protocol import ShardRecord
 
 Splits = Mapping[str, Sequence[ShardRecord]]
 

@@ -21,9 +21,6 @@ from tokenmill.errors import CorruptStore
 from tokenmill.exports import records
 from tokenmill.exports.documents import DocumentTable
 from tokenmill.exports.file_checks import damaged
-from tokenmill.exports.formats import find_format
-from tokenmill.exports.formats.files import IGNORED, join_marks
-from tokenmill.exports.formats.protocol import LABEL, UNTRAINED, Content, Format, Shard, ShardData, WrittenFile
 from tokenmill.exports.job import ExportJob, FrozenExport
 from tokenmill.exports.kept_columns import conform
 from tokenmill.exports.shards import Counts, ShardTask, SplitAndShuffle
@@ -34,6 +31,9 @@ from tokenmill.store import tables
 from tokenmill.store.chain import StoreVersion, claimed_documents, read_head
 from tokenmill.store.job import require_run
 from tokenmill.store.kept import nulled
+from tokenmill.token_files import find_format
+from tokenmill.token_files.files import IGNORED, join_marks
+from tokenmill.token_files.protocol import LABEL, UNTRAINED, Content, Format, Shard, ShardData, WrittenFile
 
 _PAIR = np.dtype([("source", "<u4"), ("row", "<u8")])
 

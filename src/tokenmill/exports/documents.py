@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore
 from tokenmill.exports import sorted_runs
-from tokenmill.exports.formats.files import join_marks
-from tokenmill.exports.formats.protocol import ExportedColumn
 from tokenmill.exports.shards import Counts, SplitAndShuffle
 from tokenmill.storage import Folder, prefetch_map
 from tokenmill.store.part import PartContent, TokenArray
+from tokenmill.token_files.files import join_marks
+from tokenmill.token_files.protocol import ExportedColumn
 
 # Opens a part by its number. The flag says whether its content is compared with its checksum.
 OpenPart = Callable[[int, bool], PartContent]

@@ -22,8 +22,6 @@ from tokenmill.exports import records, shards
 from tokenmill.exports.advice import larger_val, split_notices, trainer_usage
 from tokenmill.exports.converge import converge
 from tokenmill.exports.file_checks import damaged
-from tokenmill.exports.formats import find_format
-from tokenmill.exports.formats.protocol import CompletedSplit, ShardRecord, WrittenFile
 from tokenmill.exports.job import ExportJob
 from tokenmill.exports.records import ExportManifest
 from tokenmill.exports.result import ExportResult, by_split, exported_split
@@ -34,6 +32,8 @@ from tokenmill.exports.write_shard import ExportContext, ReadRecords, WriteShard
 from tokenmill.storage import Folder, folder_at, prefetch_map
 from tokenmill.storage.run_once import FINISHING, PLANNING, run_once
 from tokenmill.store.held_out import MAX_DOCUMENTS, MAX_PARTS, val_advice
+from tokenmill.token_files import find_format
+from tokenmill.token_files.protocol import CompletedSplit, ShardRecord, WrittenFile
 from tokenmill.tokenization import document_hash
 
 # Files whose existence is checked at the same time on remote storage.

@@ -10,11 +10,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from tokenmill.choices import EndTokenPosition, Tail
 from tokenmill.errors import CorruptStore, JobChanged, StoreError, UsageError
-from tokenmill.exports.formats import FORMATS
-from tokenmill.exports.formats.protocol import LABEL, ExportedColumn, FormatSpec
 from tokenmill.humanize import parse_fraction
-from tokenmill.options import EndTokenPosition, Tail
 from tokenmill.storage import Folder, folder_at, publish_new
 from tokenmill.storage.digest import differences, digest_of, hash_of
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
@@ -22,6 +20,8 @@ from tokenmill.store import layout
 from tokenmill.store.chain import StoreVersion, require_version
 from tokenmill.store.collection import Collection
 from tokenmill.store.held_out import split_name
+from tokenmill.token_files import FORMATS
+from tokenmill.token_files.protocol import LABEL, ExportedColumn, FormatSpec
 
 # The directory of an export's own files. It is hidden, because some trainers read every file that they see.
 STATE = layout.EXPORT_STATE

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenmill.exports.formats.protocol import COLUMN_TYPES, ExportedColumn
 from tokenmill.exports.job import FrozenExport
 from tokenmill.sources.plain_values import as_type, unify
 from tokenmill.storage import thread_map
 from tokenmill.store.collection import Collection, check_kept
 from tokenmill.store.member import Member
+from tokenmill.token_files.protocol import COLUMN_TYPES, ExportedColumn
 
 _TYPE_NAMES = {kind: name for name, kind in COLUMN_TYPES.items()}
 

@@ -12,7 +12,6 @@ from tokenmill.errors import TRY_AGAIN, CorruptStore, RunFailed, SourceError, St
 from tokenmill.executors.fan_out import FanOut
 from tokenmill.exports import shards
 from tokenmill.exports.converge import converge
-from tokenmill.exports.formats import OWN
 from tokenmill.exports.job import EXPORT, LOCK, FrozenExport, exports_in, is_complete, read_frozen
 from tokenmill.exports.records import read_manifest
 from tokenmill.storage import Folder, folder_at, resolved, scheme
@@ -21,6 +20,7 @@ from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store import layout
 from tokenmill.store.chain import Head, StoreVersion, require_version
 from tokenmill.store.collection import Collection
+from tokenmill.token_files import OWN
 
 
 class KnownExport(msgspec.Struct, frozen=True):

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 from tokenmill.errors import USAGE, JobChanged, StoreError, UsageError
 from tokenmill.exports.file_checks import damaged
-from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import EXPORT, STATE, is_begun, is_complete, left_out_changes, stores_digest
 from tokenmill.exports.shards import SplitAndShuffle
 from tokenmill.exports.trace import ExportIndex, ShardLocation, TokenOrigin, in_store, no_tokens
@@ -22,6 +21,7 @@ from tokenmill.storage.local.listing import did_you_mean
 from tokenmill.store import layout
 from tokenmill.store.part import TokenArray
 from tokenmill.store.reader import Store, position_name
+from tokenmill.token_files import FORMATS
 from tokenmill.tokenization.token_bytes import token_bytes_lookup
 
 # Sources that an error message lists.

@@ -20,7 +20,6 @@ import xxhash
 from tokenmill.errors import CorruptStore, StoreError
 from tokenmill.exports.documents import DocumentTable
 from tokenmill.exports.file_checks import EXPORT_AGAIN, damaged, publish_checked, read_checked
-from tokenmill.exports.formats.protocol import ShardRecord, WrittenFile
 from tokenmill.exports.job import MANIFESTS, PLAN, RECORDS, manifest_file, manifest_numbers
 from tokenmill.exports.shards import SCHEMA as PLAN_SCHEMA
 from tokenmill.storage import AlreadyPublishedError, Folder
@@ -29,6 +28,7 @@ from tokenmill.storage.untrusted.tables import read_batch, read_schema
 from tokenmill.store import tables
 from tokenmill.store.chain import StoreVersion
 from tokenmill.store.layout import numbered_files
+from tokenmill.token_files.protocol import ShardRecord, WrittenFile
 
 # Metadata keys of a record: the ShardRecord as JSON, and its checksum.
 _RECORD_KEY = b"tokenmill.shard"

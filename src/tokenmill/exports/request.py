@@ -9,17 +9,18 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from tokenmill.choices import EndTokenPosition, Tail
 from tokenmill.errors import UsageError
 from tokenmill.exports import shards
-from tokenmill.exports.formats import FORMATS, find_format
-from tokenmill.exports.formats.protocol import ExportedColumn, FormatSpec
 from tokenmill.exports.job import FIRST_SHARD, ExportJob, Selection, stores_digest
 from tokenmill.humanize import parse_size
-from tokenmill.options import EndTokenPosition, ExportOptions, Tail
+from tokenmill.options import ExportOptions
 from tokenmill.sources import splits_of
 from tokenmill.store.collection import Collection, trial_notes
 from tokenmill.store.held_out import parse_held_out, require_split, split_name
 from tokenmill.system.arguments import column_names
+from tokenmill.token_files import FORMATS, find_format
+from tokenmill.token_files.protocol import ExportedColumn, FormatSpec
 from tokenmill.tokenization.spec import TokenizerSpec
 
 # How many ids a token type can hold.

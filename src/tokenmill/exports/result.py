@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tokenmill.exports.formats.protocol import ShardRecord
 from tokenmill.humanize import Readable
+from tokenmill.token_files.protocol import ShardRecord
 
 
 class ExportedSplit(Readable, msgspec.Struct, frozen=True):

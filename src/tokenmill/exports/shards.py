@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from tokenmill.errors import CorruptStore, UsageError
 from tokenmill.exports.file_checks import WRITE_AGAIN, damaged, publish_checked, read_checked
-from tokenmill.exports.formats.protocol import LABEL, FormatSpec, Split
 from tokenmill.exports.job import FIRST_SHARD, MAX_TOKENS, PLAN, ExportJob, FrozenExport, Selection
 from tokenmill.storage import Folder
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store.held_out import HeldOut
+from tokenmill.token_files.protocol import LABEL, FormatSpec, Split
 from tokenmill.tokenization import document_hash
 
 # Tokens per shard where a split is one file: a worker writes one region of the file at a time.

@@ -27,7 +27,6 @@ import pyarrow as pa
 import xxhash
 
 from tokenmill.errors import CorruptStore, StorageError, StoreError
-from tokenmill.exports.formats.protocol import COLUMN_TYPES, ExportedColumn
 from tokenmill.exports.job import RUNS
 from tokenmill.exports.shards import Counts
 from tokenmill.storage import Folder
@@ -36,6 +35,7 @@ from tokenmill.storage.checksum import xxh3_of
 from tokenmill.storage.digest import digest_of
 from tokenmill.store.layout import numbered_files
 from tokenmill.store.part import PartContent, TokenArray
+from tokenmill.token_files.protocol import COLUMN_TYPES, ExportedColumn
 
 # A row of the `.documents` file.
 _RECORD = np.dtype([("end", "<i8"), ("row", "<u8"), ("source", "<u4")])

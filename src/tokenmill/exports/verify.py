@@ -17,7 +17,6 @@ from tokenmill.executors.checks import Checks
 from tokenmill.exports import records
 from tokenmill.exports.converge import converge
 from tokenmill.exports.file_checks import EXPORT_AGAIN, WRITE_AGAIN
-from tokenmill.exports.formats import FORMATS
 from tokenmill.exports.job import PLAN, FrozenExport, is_begun, is_complete, read_frozen
 from tokenmill.exports.known_exports import forgotten_exports, known_exports, require_address
 from tokenmill.exports.shards import read_export_plan
@@ -27,6 +26,7 @@ from tokenmill.storage.checksum import xxh3_of
 from tokenmill.store.chain import Head
 from tokenmill.store.collection import open_collection
 from tokenmill.store.layout import restart_advice
+from tokenmill.token_files import FORMATS
 
 # What differs between the names of an export's files.
 _VARIABLE = re.compile(r"\d+|train|val")

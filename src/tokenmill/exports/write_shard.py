@@ -22,8 +22,6 @@ from tokenmill.exports.documents import (
     take_documents,
     with_marks,
 )
-from tokenmill.exports.formats import find_format
-from tokenmill.exports.formats.protocol import COLUMN_TYPES, Content, FileRegion, Shard, ShardRecord
 from tokenmill.exports.job import ExportJob, FrozenExport, is_complete
 from tokenmill.exports.kept_columns import conform
 from tokenmill.exports.shards import Counts, ShardTask, SplitAndShuffle
@@ -32,6 +30,8 @@ from tokenmill.exports.shuffle import Level, Shuffle
 from tokenmill.storage import Folder, folder_at, prefetch_map
 from tokenmill.store.listed_parts import ListedParts
 from tokenmill.store.part import PartContent, TokenArray
+from tokenmill.token_files import find_format
+from tokenmill.token_files.protocol import COLUMN_TYPES, Content, FileRegion, Shard, ShardRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.choices import Field
 from tokenmill.errors import UsageError
 from tokenmill.humanize import did_you_mean
-from tokenmill.options import Field
 from tokenmill.store.part import TokenArray
 from tokenmill.training.index import Stream, join_documents
 from tokenmill.training.order import Numbers

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.options import Shuffle
+from tokenmill.choices import Shuffle
 from tokenmill.storage.digest import canonical
 from tokenmill.tokenization.document_hash import mix
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tokenmill.choices import Field, Packing, Shuffle, Split
 from tokenmill.errors import UsageError
 from tokenmill.humanize import count
-from tokenmill.options import Field, Packing, Shuffle, Split
 from tokenmill.sources import splits_of
 from tokenmill.store.chain import StoreVersion
 from tokenmill.store.held_out import MAX_DOCUMENTS, MAX_PARTS, require_split, split_name, val_advice

@@ -18,8 +18,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from tokenmill.choices import Packing, Shuffle
 from tokenmill.errors import UsageError
-from tokenmill.options import Packing, Shuffle
 from tokenmill.storage import scheme
 from tokenmill.training.reader import DEFAULT_GRAIN
 

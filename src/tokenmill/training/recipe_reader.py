@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 
+from tokenmill.choices import Field
 from tokenmill.errors import UsageError
-from tokenmill.options import Field
 from tokenmill.sources import splits_of
 from tokenmill.store.held_out import require_split
 from tokenmill.training.batches import Span

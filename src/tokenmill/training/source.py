@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from tokenmill.options import Shuffle
+from tokenmill.choices import Shuffle
 from tokenmill.storage.digest import hash_of
 from tokenmill.training.batches import Span
 from tokenmill.training.index import Stream

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tokenmill.options import Split
+from tokenmill.choices import Split
 from tokenmill.sources import splits_of
 from tokenmill.storage import thread_map
 from tokenmill.storage.digest import hash_of

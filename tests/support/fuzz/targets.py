@@ -24,11 +24,11 @@ from tokenmill.api import status
 from tokenmill.errors import TokenmillError
 from tokenmill.executors.local import LocalExecutor
 from tokenmill.exports import PRELOAD, job, records, shards, sorted_runs, verify
-from tokenmill.exports.formats import FORMATS
-from tokenmill.exports.formats.protocol import ShardRecord
 from tokenmill.storage import Folder, folder_at
 from tokenmill.storage.digest import hash_of
 from tokenmill.store import heartbeats, layout, part, quarantine
+from tokenmill.token_files import FORMATS
+from tokenmill.token_files.protocol import ShardRecord
 from tokenmill.tokenization.gigatoken_support import unsupported
 from tokenmill.tokenization.resolve import resolve
 from tokenmill.tokenization.spec import TokenizerSpec

@@ -11,10 +11,11 @@ import msgspec
 from tokenmill.chat.renderer import Renderer
 from tokenmill.chat.sandbox import GIVEN
 from tokenmill.chat.spec import ALL, ASSISTANT, LAST, MASK, WHOLE, Chat
+from tokenmill.choices import Prefilled, Turns
 from tokenmill.errors import TokenizerError, UsageError
 from tokenmill.executors.fan_out import run_all
 from tokenmill.executors.outcomes import Executor
-from tokenmill.options import JobOptions, Prefilled, Turns
+from tokenmill.options import JobOptions
 from tokenmill.store.job import TEXT
 from tokenmill.tokenization.chat_files import DEFAULT, TOOL_USE, ChatFiles, chat_files
 from tokenmill.tokenization.control_tokens import MAX_MARKS, marks_of

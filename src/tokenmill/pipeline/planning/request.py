@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from tokenmill.chat.spec import EACH
+from tokenmill.choices import BadDocumentAction, Dedup, Null, Special, TemplateSpecial
 from tokenmill.errors import UsageError
 from tokenmill.humanize import parse_size
-from tokenmill.options import BadDocumentAction, Dedup, JobOptions, Null, PrepareOptions, Special, TemplateSpecial
+from tokenmill.options import JobOptions, PrepareOptions
 from tokenmill.pipeline.planning.chat import chat_values, make_chat
 from tokenmill.pipeline.planning.like import NO_STORE, StoreText
 from tokenmill.pipeline.planning.pieces import fraction_of, piece_options, with_pieces

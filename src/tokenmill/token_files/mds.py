@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.exports.formats.files import (
+from tokenmill.storage import Folder
+from tokenmill.token_files.files import (
     IGNORED,
     array,
     check_fits,
@@ -28,7 +29,7 @@ from tokenmill.exports.formats.files import (
     split_marks,
     write_listing,
 )
-from tokenmill.exports.formats.protocol import (
+from tokenmill.token_files.protocol import (
     LABEL,
     CompletedSplit,
     Content,
@@ -42,7 +43,6 @@ from tokenmill.exports.formats.protocol import (
     Tokens,
     WrittenFile,
 )
-from tokenmill.storage import Folder
 
 # Offsets in a shard are uint32.
 MAX_BYTES = (1 << 32) - 1

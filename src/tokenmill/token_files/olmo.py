@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from tokenmill.exports.formats.files import (
+from tokenmill.storage import Folder
+from tokenmill.token_files.files import (
     array,
     damaged,
     file_size,
@@ -23,7 +24,7 @@ from tokenmill.exports.formats.files import (
     write_masked,
     write_raw,
 )
-from tokenmill.exports.formats.protocol import (
+from tokenmill.token_files.protocol import (
     Content,
     FileLayout,
     FormatSpec,
@@ -32,7 +33,6 @@ from tokenmill.exports.formats.protocol import (
     ShardData,
     WrittenFile,
 )
-from tokenmill.storage import Folder
 
 SPEC = FormatSpec(
     name="olmo",

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tokenmill.choices import EndTokenPosition, Tail
 from tokenmill.humanize import Readable
-from tokenmill.options import EndTokenPosition, Tail
 from tokenmill.storage import Folder
 
 Tokens = npt.NDArray[np.integer[Any]]

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import xxhash
 
 from tokenmill.errors import CorruptStore, StoreError
-from tokenmill.exports.formats.protocol import (
+from tokenmill.storage import Folder
+from tokenmill.token_files.protocol import (
     LABEL,
     UNTRAINED,
     CompletedSplit,
@@ -22,7 +23,6 @@ from tokenmill.exports.formats.protocol import (
     Tokens,
     WrittenFile,
 )
-from tokenmill.storage import Folder
 
 IGNORED = -100
 """The label of a token that is not trained on."""

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill.best_fit import Numbers
-from tokenmill.exports.formats.files import join_marks, rechunk, split_marks
-from tokenmill.exports.formats.protocol import Content, Shard, Tokens
+from tokenmill.token_files.files import join_marks, rechunk, split_marks
+from tokenmill.token_files.protocol import Content, Shard, Tokens
 
 COLUMNS = ("input_ids", "loss_mask", "seq_start_id")
 

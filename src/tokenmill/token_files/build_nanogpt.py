@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokenmill.exports.formats.files import no_index, read_headed, write_headed
-from tokenmill.exports.formats.protocol import (
+from tokenmill.storage import Folder
+from tokenmill.token_files.files import no_index, read_headed, write_headed
+from tokenmill.token_files.protocol import (
     Content,
     FileLayout,
     FormatSpec,
@@ -17,7 +18,6 @@ from tokenmill.exports.formats.protocol import (
     ShardData,
     WrittenFile,
 )
-from tokenmill.storage import Folder
 
 SPEC = FormatSpec(
     name="build-nanogpt",

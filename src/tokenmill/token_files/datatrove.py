@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokenmill.exports.formats.files import array, damaged, no_index, publish, spans, write_raw
-from tokenmill.exports.formats.protocol import (
+from tokenmill.storage import Folder
+from tokenmill.token_files.files import array, damaged, no_index, publish, spans, write_raw
+from tokenmill.token_files.protocol import (
     Content,
     FileLayout,
     FormatSpec,
@@ -17,7 +18,6 @@ from tokenmill.exports.formats.protocol import (
     ShardData,
     WrittenFile,
 )
-from tokenmill.storage import Folder
 
 SPEC = FormatSpec(
     name="datatrove",

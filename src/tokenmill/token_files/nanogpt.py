@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokenmill.exports.formats.files import array, no_index, write_raw
-from tokenmill.exports.formats.protocol import (
+from tokenmill.storage import Folder
+from tokenmill.token_files.files import array, no_index, write_raw
+from tokenmill.token_files.protocol import (
     Content,
     FileLayout,
     FormatSpec,
@@ -14,7 +15,6 @@ from tokenmill.exports.formats.protocol import (
     ShardData,
     WrittenFile,
 )
-from tokenmill.storage import Folder
 
 SPEC = FormatSpec(
     name="nanogpt",

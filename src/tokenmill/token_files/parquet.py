@@ -13,8 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tokenmill.errors import StoreError
-from tokenmill.exports.formats import packed_rows
-from tokenmill.exports.formats.files import (
+from tokenmill.storage import Folder
+from tokenmill.storage.untrusted.malformed import MalformedDataError
+from tokenmill.storage.untrusted.parquet_pages import RowGroup, count_pages, read_groups
+from tokenmill.storage.untrusted.tables import ARROW_ERRORS
+from tokenmill.token_files import packed_rows
+from tokenmill.token_files.files import (
     IGNORED,
     damaged,
     file_size,
@@ -25,7 +29,7 @@ from tokenmill.exports.formats.files import (
     rechunk,
     split_marks,
 )
-from tokenmill.exports.formats.protocol import (
+from tokenmill.token_files.protocol import (
     COLUMN_TYPES,
     Content,
     FormatSpec,
@@ -35,10 +39,6 @@ from tokenmill.exports.formats.protocol import (
     Tokens,
     WrittenFile,
 )
-from tokenmill.storage import Folder
-from tokenmill.storage.untrusted.malformed import MalformedDataError
-from tokenmill.storage.untrusted.parquet_pages import RowGroup, count_pages, read_groups
-from tokenmill.storage.untrusted.tables import ARROW_ERRORS
 
 SPEC = FormatSpec(
     name="parquet",

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import StoreError
-from tokenmill.exports.formats.files import (
+from tokenmill.storage import Folder
+from tokenmill.token_files.files import (
     IGNORED,
     array,
     damaged,
@@ -22,7 +23,7 @@ from tokenmill.exports.formats.files import (
     write_masked,
     write_raw,
 )
-from tokenmill.exports.formats.protocol import (
+from tokenmill.token_files.protocol import (
     LABEL,
     CompletedSplit,
     Content,
@@ -34,7 +35,6 @@ from tokenmill.exports.formats.protocol import (
     ShardData,
     WrittenFile,
 )
-from tokenmill.storage import Folder
 
 SPEC = FormatSpec(
     name="megatron",

@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
 from tokenmill.errors import UsageError
-from tokenmill.exports.formats.protocol import Format
+from tokenmill.token_files.protocol import Format
 
 GROUP = "tokenmill.formats"
 OWN = ("nanogpt", "build-nanogpt", "llmc", "megatron", "datatrove", "olmo", "litdata", "mds", "parquet")

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tokenmill.exports.formats.files import array, check_fits, damaged, file_size, publish, spans, write_listing
-from tokenmill.exports.formats.protocol import (
+from tokenmill.storage import Folder
+from tokenmill.token_files.files import array, check_fits, damaged, file_size, publish, spans, write_listing
+from tokenmill.token_files.protocol import (
     CompletedSplit,
     Content,
     FileLayout,
@@ -22,7 +23,6 @@ from tokenmill.exports.formats.protocol import (
     ShardRecord,
     WrittenFile,
 )
-from tokenmill.storage import Folder
 
 # Offsets in a chunk are uint32.
 MAX_BYTES = (1 << 32) - 1
