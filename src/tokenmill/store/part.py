@@ -31,9 +31,9 @@ from tokenmill.store.chain import BASE, Head, reading
 from tokenmill.store.job import STORE_FORMAT, Job
 from tokenmill.store.layout import advice, part_name
 
-NULL, MISSING, FILTERED = documents.NULL, documents.MISSING, documents.FILTERED
+NULL, MISSING, FILTERED, CONTINUED = documents.NULL, documents.MISSING, documents.FILTERED, documents.CONTINUED
 DENIED, DUPLICATE, LENGTH = "denied", "duplicate", "length"
-SPARSE = frozenset({DUPLICATE, FILTERED, LENGTH})
+SPARSE = frozenset({DUPLICATE, FILTERED, LENGTH, CONTINUED})
 """The reasons whose rows in a part and source are one range, with rows of other reasons and documents in between."""
 WITHOUT_TEXT = frozenset({NULL, MISSING})
 INTENDED = frozenset({*WITHOUT_TEXT, DENIED, *SPARSE})

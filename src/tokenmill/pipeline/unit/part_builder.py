@@ -61,7 +61,7 @@ class PartBuilder:
 
     def __post_init__(self) -> None:
         # Every conversation has the control tokens of its template.
-        self._control = Spellings.of(() if self.job.messages else control_tokens(self.job.tokenizer))
+        self._control = Spellings.of(() if self.job.messages or self.job.tokens else control_tokens(self.job.tokenizer))
         self._template_count = template_count(self._control, self.job.read_options())
 
     @property
