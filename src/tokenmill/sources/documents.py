@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill import storage
-from tokenmill.sources.token_source import TokenSource
+from tokenmill.sources.token_source import TokenInput
 from tokenmill.spans import Spans
 
 Span = storage.Span
@@ -82,7 +82,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
     messages: bool = False
     tools: str = ""
     # The documents are token ids (see `token_lists`).
-    tokens: TokenSource | None = None
+    tokens: TokenInput | None = None
     # A template of text before each document, which is encoded by itself (see `prefixes`).
     prefix: str = ""
     # The row groups of a Parquet slice that are read, counted from its first one. None stands for all of them.

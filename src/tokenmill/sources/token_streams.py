@@ -14,14 +14,14 @@ import numpy.typing as npt
 from tokenmill.errors import SourceError
 from tokenmill.sources.documents import CONTINUED, Documents, ReadOptions, RowArray, Slice, SourceFile, SourceKind
 from tokenmill.sources.token_lists import ID_BYTES
-from tokenmill.sources.token_source import ID_TYPE, OVERLAP, TokenSource
+from tokenmill.sources.token_source import ID_TYPE, OVERLAP, TokenInput
 from tokenmill.storage.arrow_text import binary_array, text_buffers
 
 Ids = npt.NDArray[np.uint32]
 
 
 def read_stream(
-    kind: SourceKind, file: SourceFile, file_slice: Slice, options: ReadOptions, source: TokenSource
+    kind: SourceKind, file: SourceFile, file_slice: Slice, options: ReadOptions, source: TokenInput
 ) -> Iterator[Documents]:
     """The documents of a slice, without their end tokens. Rows in which none begins are skipped."""
     stop, end = kind.split(file, options, 1 << 62).whole().stop, np.array([source.end], ID_TYPE)
@@ -63,7 +63,7 @@ def read_stream(
     yield Documents(nothing, others[:0], skipped={CONTINUED: others} if len(others) else {})
 
 
-def _tokens(documents: Documents, source: TokenSource) -> tuple[Ids, RowArray]:
+def _tokens(documents: Documents, source: TokenInput) -> tuple[Ids, RowArray]:
     """The tokens of some rows, and the row of each. Nulls have none."""
     present = documents.without_nulls()
     data, offsets = text_buffers(present.text)

@@ -17,7 +17,7 @@ from tokenmill.errors import USAGE, StoreError, UsageError
 from tokenmill.humanize import count
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.text_columns import SKIP, parse_template, text_template
-from tokenmill.sources.token_source import DOCUMENTS, OVERLAP, STREAM, TokenSource
+from tokenmill.sources.token_source import DOCUMENTS, OVERLAP, STREAM, TokenInput
 from tokenmill.sources.where import parse_where
 from tokenmill.storage import Folder, read_existing
 from tokenmill.storage.digest import differences, digest_of, hash_of
@@ -88,7 +88,7 @@ class Job(msgspec.Struct, frozen=True):
     """The columns of messages and of tools, which `chat` renders; empty without them."""
 
     chat: Chat | None = None
-    tokens: TokenSource | None = None
+    tokens: TokenInput | None = None
     """Where the ids of documents are, if the sources hold tokens."""
 
     fim_rate: float | None = None
@@ -264,7 +264,7 @@ def _chat_identity(chat: Chat) -> dict[str, str]:
     }
 
 
-def _tokens_identity(tokens: TokenSource) -> dict[str, str]:
+def _tokens_identity(tokens: TokenInput) -> dict[str, str]:
     return {
         "--tokens-column": tokens.column,
         "format of the sources": tokens.format,

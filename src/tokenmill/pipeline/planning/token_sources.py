@@ -20,7 +20,7 @@ from tokenmill.pipeline.unit import plan
 from tokenmill.pipeline.unit.documents import MIN_BATCH_BYTES, unit_rows
 from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.sources.documents import ReadOptions
-from tokenmill.sources.token_source import DOCUMENTS, ID_TYPE, TokenSource
+from tokenmill.sources.token_source import DOCUMENTS, ID_TYPE, TokenInput
 from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.store.job import Job
 from tokenmill.tokenization.boundary_tokens import boundary_token
@@ -42,7 +42,7 @@ MIN_ROWS, MIN_ROW_TOKENS = 16, 128
 Ids = npt.NDArray[np.uint32]
 
 
-def token_source(options: JobOptions, spec: TokenizerSpec) -> TokenSource | None:
+def token_source(options: JobOptions, spec: TokenizerSpec) -> TokenInput | None:
     """Where the tokens of the sources are; None if they hold text. Raises UsageError for contradictions."""
     if options.tokens_column is None:
         given = next((name for name in TOKEN_OPTIONS if getattr(options, name) is not None), None)
@@ -59,15 +59,15 @@ def token_source(options: JobOptions, spec: TokenizerSpec) -> TokenSource | None
             raise UsageError(f"{option_name(name)} cannot be used with --rows {options.rows}", advice)
     begin = None if is_stream else boundary_token(spec, "--source-bos", options.source_bos, TO_BE_FOUND)
     end = boundary_token(spec, "--source-eot", options.source_eot, TO_BE_FOUND)
-    return TokenSource(column=options.tokens_column, rows=options.rows or "", begin=begin, end=end)
+    return TokenInput(column=options.tokens_column, rows=options.rows or "", begin=begin, end=end)
 
 
-def options_of_tokens(tokens: TokenSource | None) -> dict[str, Any]:
+def options_of_tokens(tokens: TokenInput | None) -> dict[str, Any]:
     """The options that another store takes from sources of tokens."""
     return {} if tokens is None else {"tokens_column": tokens.column or None}
 
 
-def with_frame_of(tokens: TokenSource | None, before: TokenSource | None) -> TokenSource | None:
+def with_frame_of(tokens: TokenInput | None, before: TokenInput | None) -> TokenInput | None:
     """What a call says of its sources, with what an earlier call has found where it says nothing."""
     if tokens is None or before is None:
         return tokens
