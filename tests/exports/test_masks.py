@@ -270,7 +270,7 @@ def test_labels_beside_megatron_files(store: Path, options: dict[str, Any], monk
     tokenmill.verify(store, executor=InlineExecutor())
 
 
-@pytest.mark.parametrize("shard_tokens", [None, 2000])
+@pytest.mark.parametrize("shard_tokens", [None, 9000])
 def test_a_changed_label_is_found(store: Path, shard_tokens: int | None) -> None:
     """And written again by the same export, which compares checksums, as is a label file that was removed."""
     wanted: dict[str, Any] = {"to": "megatron", "mask": "labels", "executor": InlineExecutor()}
