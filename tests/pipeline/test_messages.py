@@ -81,7 +81,7 @@ def test_the_text_is_that_of_the_template_and_the_mask_is_that_of_the_answers(
     kind: str, prepare: Prepare, tmp_path: Path
 ) -> None:
     """Control tokens are their ids; several workers give the same bytes; `verify` compares all with the source."""
-    conversations = random_conversations(200, 7)
+    conversations = random_conversations(100, 7)
     result = prepare(write(tmp_path / f"a.{kind}", conversations), tmp_path / "store", keep="id")
     store, present = tokenmill.open(result), [each for each in conversations if each is not None]
     assert len(store) == len(present)
