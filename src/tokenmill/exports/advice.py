@@ -63,6 +63,8 @@ def split_notices(
         elif split not in splits:
             unit = "shard" if job.sequence_tokens is None else f"sequence of {job.sequence_tokens:,}"
             yield f"{split} has no file: its {skipped[split]:,} tokens are too few for one {unit}"
+    if find_format(job.format).SPEC.layout.val_last and "train" in splits and "val" not in splits:
+        yield f"{job.format} takes the last file as its validation split; --val chooses one"
     train, val = (sum(record.tokens for record in splits.get(split, [])) for split in ("train", "val"))
     if 0 < val < TINY_VAL_TOKENS and train > 10 * val and not shortest_shard and not is_named:
         yield "; ".join(filter(None, [f"val has only {val:,} tokens", advise()]))

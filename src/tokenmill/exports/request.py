@@ -280,11 +280,6 @@ def _check(request: ExportRequest) -> None:
         )
     if tokens and request.sequence_tokens and tokens < request.sequence_tokens:
         raise UsageError(f"--shard-tokens {tokens:,} is less than one sequence of {request.sequence_tokens:,} tokens")
-    if spec.layout.val_last and request.val is None:
-        raise UsageError(
-            f"{spec.trainer} takes the last file as the validation split",
-            "Choose it: --val first-shard, or --val 0.01.",
-        )
     if request.val == FIRST_SHARD and tokens is None and request.options.shard_tokens is None:
         raise UsageError(
             f"{spec.name} is one file for each split, so there is no first shard",

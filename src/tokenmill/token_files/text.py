@@ -64,7 +64,7 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
             raise ValueError(f"it does not hold text in each row, but {len(text)} values of {text.type}")
         text.validate(full=True)
         columns = parquet.read_columns(reader, len(SPEC.defaults.columns))
-    large = text.cast(pa.large_string()).combine_chunks()
+        large = text.cast(pa.large_string()).combine_chunks()
     return ShardData(np.empty(0, dtype), None, columns, large)
 
 
