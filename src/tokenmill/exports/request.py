@@ -313,7 +313,7 @@ def _columns(spec: FormatSpec, name: str | None) -> str:
     """The column of the tokens; empty if the format has no columns."""
     if not spec.defaults.columns:
         if name is not None:
-            raise UsageError(f"{spec.name} has no columns", "--columns is for parquet.")
+            raise UsageError(f"{spec.name} has no columns", "--columns is for parquet and text.")
         return ""
     first, *others = spec.defaults.columns
     if name is not None and (not name or name in others):
@@ -328,7 +328,7 @@ def _with_columns(spec: FormatSpec, tokens: str | None, names: tuple[str, ...]) 
     if not names:
         return ()
     if not spec.defaults.columns:
-        raise UsageError(f"{spec.name} has no columns", "--with is for parquet.")
+        raise UsageError(f"{spec.name} has no columns", "--with is for parquet and text.")
     taken = [tokens or spec.defaults.columns[0], *spec.defaults.columns[1:]]
     for index, name in enumerate(names):
         if not name or name in names[:index]:
