@@ -26,3 +26,5 @@ class TokenInput(msgspec.Struct, frozen=True):
     end: int | None = None
     # Whether the end token of a file stands before each document.
     end_first: bool = False
+    # The tokens of a row of a file, if its rows are documents or overlap.
+    row_tokens: int = 0

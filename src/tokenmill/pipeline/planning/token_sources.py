@@ -21,6 +21,7 @@ from tokenmill.pipeline.unit.documents import MIN_BATCH_BYTES, unit_rows
 from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.token_source import DOCUMENTS, ID_TYPE, TokenInput
+from tokenmill.sources.tokens.find import DELIMITED
 from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.store.job import Job
 from tokenmill.tokenization.boundary_tokens import boundary_token
@@ -42,9 +43,9 @@ MIN_ROWS, MIN_ROW_TOKENS = 16, 128
 Ids = npt.NDArray[np.uint32]
 
 
-def token_source(options: JobOptions, spec: TokenizerSpec) -> TokenInput | None:
+def token_source(options: JobOptions, spec: TokenizerSpec, *, are_files: bool) -> TokenInput | None:
     """Where the tokens of the sources are; None if they hold text. Raises UsageError for contradictions."""
-    if options.tokens_column is None:
+    if options.tokens_column is None and not are_files:
         given = next((name for name in TOKEN_OPTIONS if getattr(options, name) is not None), None)
         if given is not None:
             raise UsageError(f"{option_name(given)} needs --tokens-column", "It is about sources that hold tokens.")
@@ -59,7 +60,7 @@ def token_source(options: JobOptions, spec: TokenizerSpec) -> TokenInput | None:
             raise UsageError(f"{option_name(name)} cannot be used with --rows {options.rows}", advice)
     begin = None if is_stream else boundary_token(spec, "--source-bos", options.source_bos, TO_BE_FOUND)
     end = boundary_token(spec, "--source-eot", options.source_eot, TO_BE_FOUND)
-    return TokenInput(column=options.tokens_column, rows=options.rows or "", begin=begin, end=end)
+    return TokenInput(column=options.tokens_column or "", rows=options.rows or "", begin=begin, end=end)
 
 
 def options_of_tokens(tokens: TokenInput | None) -> dict[str, Any]:
@@ -107,7 +108,8 @@ def with_found_frame(job: Job, units: pa.Table, sources: pa.Table, executor: Exe
     """The job with the frame of its sources, which is looked for in some units, and notes for the user."""
     if job.tokens is None or TO_BE_FOUND not in (job.tokens.begin, job.tokens.end):
         return job, ()
-    bare = msgspec.structs.replace(job.tokens, rows=DOCUMENTS, begin=None, end=None)
+    is_delimited = bool(job.tokens.format) and sources["kind"][0].as_py() == DELIMITED
+    bare = msgspec.structs.replace(job.tokens, rows=DOCUMENTS, begin=None, end=job.tokens.end if is_delimited else None)
     options = msgspec.structs.replace(job, tokens=bare).read_options(batch_bytes=MIN_BATCH_BYTES, on_bad="quarantine")
     tasks = plan.tasks(units, sources, plan.spread(len(units), MAX_UNITS).tolist() if len(units) else [])
     samples = run_all(executor, ReadSample(options), tasks, lambda task: f"unit {task.unit}")

@@ -1,0 +1,138 @@
+"""What files of tokens are: their format, the type of their tokens, and which token divides documents."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tokenmill import storage
+from tokenmill.errors import SourceError, UsageError
+from tokenmill.sources.discovery import files_between
+from tokenmill.sources.documents import SourceFile
+from tokenmill.sources.token_source import DOCUMENTS, OVERLAP, TokenInput
+from tokenmill.token_files.recognize import START_BYTES, choose_dtype, open_tokens, recognize
+from tokenmill.token_files.token_file import TokenFile, TypeNotStated
+
+# The kinds of files of tokens: with documents between end tokens, and with an index.
+DELIMITED, INDEXED = "tokens", "indexed-tokens"
+# The tokens of a file in which the end token is looked for.
+SAMPLE_TOKENS = 1 << 20
+
+
+def are_token_files(sources: pa.Table) -> bool:
+    """Whether the sources are files of tokens. Raises SourceError if only some of them are."""
+    kinds = sources["kind"].cast(pa.string()).to_pylist()
+    is_tokens = [kind in (DELIMITED, INDEXED) for kind in kinds]
+    if any(is_tokens) and not all(is_tokens):
+        paths = sources["path"].to_pylist()
+        raise SourceError(
+            "some sources are files of tokens and others are text",
+            f"tokens       {paths[is_tokens.index(True)]}",
+            f"text         {paths[is_tokens.index(False)]}",
+            "Make a store of each, and export them together.",
+        )
+    return any(is_tokens)
+
+
+def find_tokens(
+    sources: pa.Table, source: TokenInput, unknown: int, vocabulary: int, control: Sequence[int]
+) -> tuple[pa.Table, TokenInput, list[str]]:
+    """The sources with their kinds, how they hold tokens, and notes.
+
+    An `end` of `unknown` is looked for among the control tokens, if documents are divided by it.
+    """
+    files = files_between(sources, 0, len(sources))
+    with storage.Threads(8) as pool:  # mostly waiting
+        formats = list(pool.map(_format_of, files))
+    for file, name in zip(files, formats, strict=True):
+        if name != formats[0]:
+            raise SourceError(
+                "the sources are files of tokens in several formats",
+                f"{formats[0]:<13}{files[0].path}",
+                f"{name:<13}{file.path}",
+                "Make a store of each, and export them together.",
+            )
+    known_end = None if source.end == unknown else source.end
+    tokens, notes = _first_tokens(files, formats[0], source.dtype, vocabulary, known_end)
+    source = msgspec.structs.replace(source, format=formats[0], dtype=tokens.dtype)
+    source = _with_rows(tokens, source)
+    is_indexed = tokens.documents is not None or (source.row_tokens > 0 and source.rows == DOCUMENTS)
+    kinds = pa.array([INDEXED if is_indexed else DELIMITED] * len(sources)).dictionary_encode()
+    sources = sources.set_column(sources.column_names.index("kind"), "kind", kinds)
+    if is_indexed:
+        return sources, source, notes
+    end = _most_frequent(tokens, control) if source.end == unknown else source.end
+    if end is None:
+        raise SourceError(
+            "no token divides the documents of the files",
+            f"file         {tokens.file.path}",
+            "Give the end token of the sources with --source-eot. Or take rows of one length: --rows documents:2048.",
+        )
+    end_first = tokens.tokens > 0 and int(tokens.read(0, 1)[0]) == end
+    notes.append(f"documents {'begin' if end_first else 'end'} with token {end} in the sources, which is removed")
+    return sources, msgspec.structs.replace(source, end=end, end_first=end_first), notes
+
+
+def _first_tokens(
+    files: list[SourceFile], name: str, dtype: str, vocabulary: int, end: int | None
+) -> tuple[TokenFile, list[str]]:
+    """The first file that has tokens, or the last one, and a note about the type if the files do not state it."""
+    notes = list[str]()
+    for file in files:
+        try:
+            tokens = open_tokens(file.info, name, dtype)
+        except TypeNotStated:
+            found = choose_dtype(file.info, vocabulary, end)
+            dtype, tokens = found.dtype, open_tokens(file.info, name, found.dtype)
+            notes.append(f"the sources do not state their type. As {dtype}, their largest id is {found.largest}")
+        if tokens.tokens:
+            break
+    return tokens, notes
+
+
+def _with_rows(tokens: TokenFile, source: TokenInput) -> TokenInput:
+    """How the rows of a file are used: `--rows stream` is what a file without rows is."""
+    if tokens.documents is not None:
+        if source.rows not in {"", DOCUMENTS} or source.row_tokens:
+            raise UsageError(
+                f"--rows {source.rows} cannot be used with files that have an index", f"file         {tokens.file.path}"
+            )
+        return msgspec.structs.replace(source, rows=DOCUMENTS)
+    if source.rows not in {DOCUMENTS, OVERLAP}:
+        return msgspec.structs.replace(source, rows=DOCUMENTS, row_tokens=0)
+    length = source.row_tokens or tokens.row_tokens or 0
+    if not length:
+        raise UsageError(
+            f"--rows {source.rows} needs the length of the rows, which the files do not state",
+            f"file         {tokens.file.path}",
+            f"Give it: --rows {source.rows}:2048.",
+        )
+    return msgspec.structs.replace(source, row_tokens=length)
+
+
+def _format_of(file: SourceFile) -> str:
+    start = storage.read_start(file.info, START_BYTES)
+    directory = os.path.dirname(file.path)
+    name = recognize(file.path, start, lambda name: _exists(f"{directory}/{name}"))
+    if name is None:
+        raise SourceError("a source is not a file of tokens", f"file         {file.path}")
+    return name
+
+
+def _exists(path: str) -> bool:
+    try:
+        storage.stat(path)
+    except SourceError:
+        return False
+    return True
+
+
+def _most_frequent(tokens: TokenFile, control: Sequence[int]) -> int | None:
+    """The control token that occurs most often at the start of a file."""
+    ids = tokens.read(0, min(tokens.tokens, SAMPLE_TOKENS))
+    values, counts = np.unique(ids[np.isin(ids, np.array(control, np.int64))], return_counts=True)
+    return int(values[np.argmax(counts)]) if len(values) else None
