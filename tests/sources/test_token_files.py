@@ -16,7 +16,7 @@ from tests.exports.test_formats import export, make_shard
 from tokenmill.errors import BadDocument, SourceError, UsageError
 from tokenmill.sources import discover, files_between, read_columns, read_documents, split_file
 from tokenmill.sources.documents import ReadOptions, Slice, SourceFile
-from tokenmill.sources.token_source import DOCUMENTS, OVERLAP, TokenInput
+from tokenmill.sources.token_source import DOCUMENTS, OVERLAP, STREAM, TokenInput
 from tokenmill.sources.tokens.find import find_tokens
 from tokenmill.sources.tokens.joins import with_joins
 from tokenmill.storage import folder_at
@@ -129,6 +129,12 @@ def test_rows_may_be_documents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 4])
+def test_an_index_may_be_ignored(tmp_path: Path) -> None:
+    """Items that are rows of a stream are joined, and documents are what stands between end tokens."""
+    export(folder_at(str(tmp_path)), FORMATS["litdata"], make_shard(), [[1, 2, END, 3], [4, END, 5, 6]])
+    assert read_all(tmp_path, rows=STREAM, end=END) == [[1, 2], [3, 4], [5, 6]]
+
+
 def test_rows_that_overlap_are_joined(tmp_path: Path, length: int) -> None:
     """Rows that begin with the last token of the row before make one stream, which end tokens divide."""
     stream = [1, 2, END, 3, 4, 5, 6, 7, END, 8]
@@ -192,8 +198,6 @@ def test_sources_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     assert {"a.bin", "b.npy"} <= {line.rsplit("/", 1)[-1] for line in raised.value.details}
     (tmp_path / "index").mkdir()
     export(folder_at(str(tmp_path / "index")), FORMATS["megatron"], make_shard(), [[1]])
-    with pytest.raises(UsageError, match="have an index"):
-        sources_of(tmp_path / "index", rows=OVERLAP)
     table, source, _ = sources_of(tmp_path / "index", end=None)
     with pytest.raises(UsageError, match="no columns"):
         list(read_columns(files_between(table, 0, 1)[0], None, ("url",), ReadOptions(tokens=source)))

@@ -46,8 +46,8 @@ KINDS: Final[dict[str, SourceKind]] = {
     "tokens": token_files,
     "indexed-tokens": indexed_token_files,
 }
-# Kinds that native code parses: a damaged file may crash the process that splits it.
-NATIVE_KINDS = ("parquet", "arrow")
+# Kinds that workers split: native code that parses a damaged file may crash the process, and indexes are long.
+NATIVE_KINDS = ("parquet", "arrow", "tokens", "indexed-tokens")
 
 # What pyarrow and the system raise for a file that is damaged, truncated or unreachable.
 UNREADABLE = (MalformedDataError, pa.ArrowException, OSError, EOFError, UnicodeDecodeError)

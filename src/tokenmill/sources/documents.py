@@ -21,8 +21,9 @@ Span = storage.Span
 Int64Array = npt.NDArray[np.int64]
 RowArray = npt.NDArray[np.uint64]
 
-# The kinds whose documents are numbered. In other kinds, a row is the byte at which its document starts.
-ROW_KINDS = ("parquet", "arrow", "csv", "indexed-tokens")
+# The kinds whose documents are numbered, and files of tokens without an index, in which a row is the token at which its
+# document starts. In other kinds it is the byte.
+ROW_KINDS = ("parquet", "arrow", "csv", "indexed-tokens", "tokens")
 # The reasons for skipping a row: its text is null, it lacks the column of the text, it does not satisfy `--where`, or a
 # document of an earlier row goes on in it.
 NULL, MISSING, FILTERED, CONTINUED = "null", "missing", "filtered", "continued"

@@ -226,6 +226,11 @@ def refuse_without_effect(discovery: Discovery, **given: str | None) -> None:
     kinds = set(discovery.table["kind"].cast("string").unique().to_pylist())
     if not kinds:
         return
+    if kinds <= {"tokens"}:
+        name = next((name for name, value in given.items() if value is not None), None)
+        if name is not None:
+            raise UsageError(f"{option_name(name)} has no effect: the sources are files of tokens", "Remove it.")
+        return
     of_rows, of_files = "Each row of these sources is a document.", "Each file, or each piece, is a document."
     unused = {
         "column": (kinds <= {"text"}, "text files have no columns", of_files),

@@ -13,7 +13,7 @@ from tokenmill import storage
 from tokenmill.errors import SourceError, UsageError
 from tokenmill.sources.discovery import files_between
 from tokenmill.sources.documents import SourceFile
-from tokenmill.sources.token_source import DOCUMENTS, OVERLAP, TokenInput
+from tokenmill.sources.token_source import DOCUMENTS, OVERLAP, STREAM, TokenInput
 from tokenmill.token_files.recognize import START_BYTES, choose_dtype, open_tokens, recognize
 from tokenmill.token_files.token_file import TokenFile, TypeNotStated
 
@@ -58,9 +58,9 @@ def find_tokens(
             )
     known_end = None if source.end == unknown else source.end
     tokens, notes = _first_tokens(files, formats[0], source.dtype, vocabulary, known_end)
-    source = msgspec.structs.replace(source, format=formats[0], dtype=tokens.dtype)
-    source = _with_rows(tokens, source)
-    is_indexed = tokens.documents is not None or (source.row_tokens > 0 and source.rows == DOCUMENTS)
+    is_stream = source.rows in {STREAM, OVERLAP}
+    source = _with_rows(tokens, msgspec.structs.replace(source, format=formats[0], dtype=tokens.dtype))
+    is_indexed = not is_stream and (tokens.documents is not None or source.row_tokens > 0)
     kinds = pa.array([INDEXED if is_indexed else DELIMITED] * len(sources)).dictionary_encode()
     sources = sources.set_column(sources.column_names.index("kind"), "kind", kinds)
     if is_indexed:
@@ -95,15 +95,11 @@ def _first_tokens(
 
 
 def _with_rows(tokens: TokenFile, source: TokenInput) -> TokenInput:
-    """How the rows of a file are used: `--rows stream` is what a file without rows is."""
-    if tokens.documents is not None:
-        if source.rows not in {"", DOCUMENTS} or source.row_tokens:
-            raise UsageError(
-                f"--rows {source.rows} cannot be used with files that have an index", f"file         {tokens.file.path}"
-            )
-        return msgspec.structs.replace(source, rows=DOCUMENTS)
+    """How the rows of files are used. `--rows stream` is what files without an index are."""
+    if tokens.documents is not None and source.rows in {"", DOCUMENTS} and not source.row_tokens:
+        return source
     if source.rows not in {DOCUMENTS, OVERLAP}:
-        return msgspec.structs.replace(source, rows=DOCUMENTS, row_tokens=0)
+        return msgspec.structs.replace(source, rows=DOCUMENTS)
     length = source.row_tokens or tokens.row_tokens or 0
     if not length:
         raise UsageError(
