@@ -16,13 +16,13 @@ from tests.exports.test_formats import export, make_shard
 from tokenmill.errors import BadDocument, SourceError, UsageError
 from tokenmill.sources import discover, files_between, read_columns, read_documents, split_file
 from tokenmill.sources.documents import ReadOptions, Slice, SourceFile
-from tokenmill.sources.token_source import DOCUMENTS, OVERLAP, STREAM, TokenInput
+from tokenmill.sources.token_source import DOCUMENTS, OVERLAP, STREAM, TO_BE_FOUND, TokenInput
 from tokenmill.sources.tokens.find import find_tokens
 from tokenmill.sources.tokens.joins import with_joins
 from tokenmill.storage import folder_at
 from tokenmill.token_files import FORMATS
 
-END, BEGIN, VOCABULARY, UNKNOWN = 50256, 50255, 50257, -1
+END, BEGIN, VOCABULARY = 50256, 50255, 50257
 INDEXED = ("megatron", "datatrove", "olmo", "litdata")
 DELIMITED = ("nanogpt", "build-nanogpt", "llmc", "mds")
 
@@ -30,12 +30,12 @@ Documents = list[list[int]]
 
 
 def sources_of(
-    directory: str | Path, rows: str = "", row_tokens: int = 0, end: int | None = UNKNOWN, dtype: str = ""
+    directory: str | Path, rows: str = "", row_tokens: int = 0, end: int | None = TO_BE_FOUND, dtype: str = ""
 ) -> Any:
     """The files of tokens of a directory: the table, how they hold tokens, and notes."""
     table = discover([str(directory)]).table
     given = TokenInput(dtype=dtype, rows=rows, row_tokens=row_tokens, end=end)
-    table, source, notes = find_tokens(table, given, UNKNOWN, VOCABULARY, [END, BEGIN])
+    table, source, notes = find_tokens(table, given, VOCABULARY, [END, BEGIN])
     table, joined = with_joins(table, source)
     return table, source, [*notes, *joined]
 
@@ -84,7 +84,8 @@ def _content(documents: Documents) -> Any:
 def test_documents_between_end_tokens_are_whole(name: str, end_first: bool, data: st.DataObject) -> None:
     """Documents that are cut by slices, batches and any number of files are read whole, in order, once."""
     documents = data.draw(st.lists(st.lists(st.integers(0, 9), max_size=7), min_size=1, max_size=12))
-    documents[0] = documents[0] or [1]  # an empty first one looks like the other place of the end token
+    # An empty document at an end looks like the other place of the end token.
+    documents[0], documents[-1] = documents[0] or [1], documents[-1] or [1]
     framed = [[END, *ids] if end_first else [*ids, END] for ids in documents]
     stream = [token for ids in framed for token in ids]
     cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=5))
@@ -128,13 +129,13 @@ def test_rows_may_be_documents(tmp_path: Path) -> None:
     assert read_all(tmp_path, rows=DOCUMENTS) == [[0, 1, 2], [3, 4, 5]]
 
 
-@pytest.mark.parametrize("length", [0, 4])
 def test_an_index_may_be_ignored(tmp_path: Path) -> None:
     """Items that are rows of a stream are joined, and documents are what stands between end tokens."""
     export(folder_at(str(tmp_path)), FORMATS["litdata"], make_shard(), [[1, 2, END, 3], [4, END, 5, 6]])
     assert read_all(tmp_path, rows=STREAM, end=END) == [[1, 2], [3, 4], [5, 6]]
 
 
+@pytest.mark.parametrize("length", [0, 4])
 def test_rows_that_overlap_are_joined(tmp_path: Path, length: int) -> None:
     """Rows that begin with the last token of the row before make one stream, which end tokens divide."""
     stream = [1, 2, END, 3, 4, 5, 6, 7, END, 8]

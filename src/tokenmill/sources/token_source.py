@@ -9,6 +9,8 @@ DOCUMENTS, STREAM, OVERLAP = "documents", "stream", "overlap"
 
 # The type of ids while a source is read. Each document is a binary value of them, little-endian.
 ID_TYPE = "<u4"
+# A token of the frame that is not given: it is looked for in a sample.
+TO_BE_FOUND = -1
 
 
 class TokenInput(msgspec.Struct, frozen=True):

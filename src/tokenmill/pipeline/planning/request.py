@@ -16,7 +16,7 @@ from tokenmill.options import JobOptions, PrepareOptions
 from tokenmill.pipeline.planning.chat import chat_values, make_chat
 from tokenmill.pipeline.planning.like import NO_STORE, StoreText
 from tokenmill.pipeline.planning.pieces import fraction_of, option_name, piece_options, with_pieces
-from tokenmill.pipeline.planning.token_sources import TO_BE_FOUND, token_source
+from tokenmill.pipeline.planning.token_sources import token_source
 from tokenmill.pipeline.unit import plan
 from tokenmill.sources import Discovery, SplitChoice, discover
 from tokenmill.sources.documents import ReadOptions
@@ -262,8 +262,9 @@ def make_request(
     begin = boundary_token(spec, "--bos", options.bos, None)
     end = boundary_token(spec, "--eot", options.eot, None) if options.messages else end_token(spec, options.eot)
     if tokens is not None and are_files:
-        control = sorted({*spec.special_tokens.values(), *filter(None, (begin, end))})
-        table, tokens, found = find_tokens(discovery.table, tokens, TO_BE_FOUND, spec.vocabulary_size, control)
+        control = dict.fromkeys((end, spec.end_of_text, *spec.special_tokens.values(), begin))
+        given = [token for token in control if token is not None]
+        table, tokens, found = find_tokens(discovery.table, tokens, spec.vocabulary_size, given)
         discovery = replace(discovery, table=table)
     unit_bytes = None if options.unit_bytes is None else parse_size(options.unit_bytes)
     job = Job(

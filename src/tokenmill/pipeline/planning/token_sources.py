@@ -20,7 +20,7 @@ from tokenmill.pipeline.unit import plan
 from tokenmill.pipeline.unit.documents import MIN_BATCH_BYTES, unit_rows
 from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.sources.documents import ReadOptions
-from tokenmill.sources.token_source import DOCUMENTS, ID_TYPE, OVERLAP, STREAM, TokenInput
+from tokenmill.sources.token_source import DOCUMENTS, ID_TYPE, OVERLAP, STREAM, TO_BE_FOUND, TokenInput
 from tokenmill.sources.tokens.find import DELIMITED
 from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.store.job import Job
@@ -31,8 +31,6 @@ from tokenmill.tokenization.spec import TokenizerSpec
 TOKEN_OPTIONS = ("source_bos", "source_eot", "rows")
 # What needs text.
 OF_TEXT = ("special", "template_special", "fim_rate", "prefix")
-# A token of the frame that is not given: it is looked for in a sample.
-TO_BE_FOUND = -1
 # How many documents of how many units are looked at.
 MAX_UNITS, MAX_DOCUMENTS = 16, 100
 # In so many documents of a sample a token has to be at the same place to belong to the frame.

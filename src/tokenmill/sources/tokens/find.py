@@ -11,9 +11,11 @@ import pyarrow as pa
 
 from tokenmill import storage
 from tokenmill.errors import SourceError, UsageError
-from tokenmill.sources.discovery import files_between
+from tokenmill.sources.discovery import files_between, splits_of
 from tokenmill.sources.documents import SourceFile
-from tokenmill.sources.token_source import DOCUMENTS, OVERLAP, STREAM, TokenInput
+from tokenmill.sources.token_source import DOCUMENTS, OVERLAP, STREAM, TO_BE_FOUND, TokenInput
+from tokenmill.sources.tokens.joins import stands_first
+from tokenmill.token_files import FORMATS
 from tokenmill.token_files.recognize import START_BYTES, choose_dtype, open_tokens, recognize
 from tokenmill.token_files.token_file import TokenFile, TypeNotStated
 
@@ -39,11 +41,12 @@ def are_token_files(sources: pa.Table) -> bool:
 
 
 def find_tokens(
-    sources: pa.Table, source: TokenInput, unknown: int, vocabulary: int, control: Sequence[int]
+    sources: pa.Table, source: TokenInput, vocabulary: int, control: Sequence[int]
 ) -> tuple[pa.Table, TokenInput, list[str]]:
     """The sources with their kinds, how they hold tokens, and notes.
 
-    An `end` of `unknown` is looked for among the control tokens, if documents are divided by it.
+    If documents are divided by an end token that is TO_BE_FOUND, it is the control token that occurs most often, and of
+    about equally frequent ones the first.
     """
     files = files_between(sources, 0, len(sources))
     with storage.Threads(8) as pool:  # mostly waiting
@@ -56,7 +59,7 @@ def find_tokens(
                 f"{name:<13}{file.path}",
                 "Make a store of each, and export them together.",
             )
-    known_end = None if source.end == unknown else source.end
+    known_end = None if source.end == TO_BE_FOUND else source.end
     tokens, notes = _first_tokens(files, formats[0], source.dtype, vocabulary, known_end)
     is_stream = source.rows in {STREAM, OVERLAP}
     source = _with_rows(tokens, msgspec.structs.replace(source, format=formats[0], dtype=tokens.dtype))
@@ -65,16 +68,17 @@ def find_tokens(
     sources = sources.set_column(sources.column_names.index("kind"), "kind", kinds)
     if is_indexed:
         return sources, source, notes
-    end = _most_frequent(tokens, control) if source.end == unknown else source.end
+    end = _most_frequent(tokens, control) if source.end == TO_BE_FOUND else source.end
     if end is None:
         raise SourceError(
             "no token divides the documents of the files",
             f"file         {tokens.file.path}",
             "Give the end token of the sources with --source-eot. Or take rows of one length: --rows documents:2048.",
         )
-    end_first = tokens.tokens > 0 and int(tokens.read(0, 1)[0]) == end
+    source, by_default = msgspec.structs.replace(source, end=end), FORMATS[source.format].SPEC.defaults.end
+    end_first = stands_first(files, splits_of(sources), source, by_default=by_default == "prepended")
     notes.append(f"documents {'begin' if end_first else 'end'} with token {end} in the sources, which is removed")
-    return sources, msgspec.structs.replace(source, end=end, end_first=end_first), notes
+    return sources, msgspec.structs.replace(source, end_first=end_first), notes
 
 
 def _first_tokens(
@@ -128,7 +132,8 @@ def _exists(path: str) -> bool:
 
 
 def _most_frequent(tokens: TokenFile, control: Sequence[int]) -> int | None:
-    """The control token that occurs most often at the start of a file."""
+    """The first of the control tokens that occur about as often as any at the start of a file."""
     ids = tokens.read(0, min(tokens.tokens, SAMPLE_TOKENS))
-    values, counts = np.unique(ids[np.isin(ids, np.array(control, np.int64))], return_counts=True)
-    return int(values[np.argmax(counts)]) if len(values) else None
+    counts = [int(np.count_nonzero(ids == token)) for token in control]
+    most = max(counts, default=0)
+    return next((token for token, number in zip(control, counts, strict=True) if number > most * 0.9), None)

@@ -5,8 +5,8 @@ Files are joined if they are in one directory and one split, and have the same n
 
 from __future__ import annotations
 
-import os.path
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,8 @@ from tokenmill.sources.tokens.opened import open_source
 # What is read at first to find the first end token of a file.
 FIRST_TOKENS = 1 << 13
 MAX_TOKENS = 1 << 20
+# How many documents notes name that may be cut off.
+MAX_NOTES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,40 +66,51 @@ def find_heads(files: list[SourceFile], splits: list[str | None], source: TokenI
             "Give the end token of the sources with --source-eot. Or take rows of one length: --rows documents:2048.",
         )
     heads, partial = list[int](), list[str]()
-    is_open, before = False, None
-    for file, split, edge in zip(files, splits, edges, strict=True):
-        name = _numbered(file.path, split)
-        if before is None or name != (before[0], before[1] + 1, before[2]):
-            partial += _partial(files, heads, source, is_open=is_open)
-            is_open = False
-            if source.end_first and edge.tokens and not edge.begins:
-                partial.append(f"the first document of {file.path} may be the end of one")
-        if not is_open:
-            heads.append(0)
-        elif edge.first is None:
-            heads.append(WHOLE)
-        else:
-            heads.append(edge.first + (not source.end_first))
-        is_open = is_open if not edge.tokens else (source.end_first or not edge.ends)
-        before = name
-    partial += _partial(files, heads, source, is_open=is_open)
+    for group in series_of(files, splits):
+        is_open = False
+        for file, edge in zip(group, edges[len(heads) :], strict=False):
+            if source.end_first and file is group[0] and edge.tokens and not edge.begins:
+                partial.append(f"the first document of {file.path} has no end token before it: it may be cut off")
+            if not is_open:
+                heads.append(0)
+            else:
+                heads.append(WHOLE if edge.first is None else edge.first + (not source.end_first))
+            is_open = is_open if not edge.tokens else (source.end_first or not edge.ends)
+        if is_open and not source.end_first:
+            partial.append(f"the last document of {group[-1].path} has no end token: it may be cut off")
     joined = sum(head != 0 for head in heads)
-    notes = [f"{count(joined, 'file')} begin with the end of a document, which is joined"] if joined else []
-    return heads, [*notes, *partial[:3], *([f"and {len(partial) - 3} more such documents"] if len(partial) > 3 else [])]
+    notes = [f"{count(joined, 'file')} of tokens begin inside a document, which is joined"] if joined else []
+    more = [f"{count(len(partial) - MAX_NOTES, 'other document')} may be cut off"] if len(partial) > MAX_NOTES else []
+    return heads, [*notes, *partial[:MAX_NOTES], *more]
 
 
-def _numbered(path: str, split: str | None) -> tuple[tuple[str, str | None], int, str]:
-    """What the names of joined files have in common, the last number of a name, and what follows it."""
-    directory, name = os.path.split(path)
-    before, number, after = re.fullmatch(r"(.*?)(\d*)(\D*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
-    return (f"{directory}/{before}", split), int(number or 0), after
+def series_of(files: list[SourceFile], splits: list[str | None]) -> Iterator[list[SourceFile]]:
+    """The files in groups whose documents may go on in the next file."""
+    group, before = list[SourceFile](), ("", -1)
+    for file, split in zip(files, splits, strict=True):
+        name, number, ending = re.fullmatch(r"(.*?)(\d*)(\D*)", file.path, re.DOTALL).groups()  # type: ignore[union-attr]
+        this = f"{name}\0{ending}\0{split}", int(number or 0)
+        if group and this != (before[0], before[1] + 1):
+            yield group
+            group = []
+        group.append(file)
+        before = this
+    if group:
+        yield group
 
 
-def _partial(files: list[SourceFile], heads: list[int], source: TokenInput, *, is_open: bool) -> list[str]:
-    """The note about the last document of a series of files, if no end token follows it and one should."""
-    if not heads or not is_open or source.end_first:
-        return []
-    return [f"the last document of {files[len(heads) - 1].path} has no end token: it may be cut off"]
+def stands_first(files: list[SourceFile], splits: list[str | None], source: TokenInput, *, by_default: bool) -> bool:
+    """Whether the end token stands before each document: a series begins with one and none ends with one."""
+    begins = ends = False
+    for group in series_of(files, splits):
+        begins |= _first_with_tokens(group, source).begins
+        ends |= _first_with_tokens(group[::-1], source).ends
+    return by_default if begins == ends else begins
+
+
+def _first_with_tokens(files: list[SourceFile], source: TokenInput) -> FileEdges:
+    edges = (find_edges(file, source) for file in files)
+    return next((edge for edge in edges if edge.tokens), FileEdges(None, begins=False, ends=False, tokens=0))
 
 
 def with_joins(sources: pa.Table, source: TokenInput | None) -> tuple[pa.Table, list[str]]:
