@@ -116,7 +116,9 @@ def vocabularies_at_hand() -> tuple[list[Vocabulary], list[str]]:
 def candidates_of(names: Sequence[str]) -> tuple[list[Vocabulary], list[str]]:
     """The named tokenizers, then those at hand, and the names of encodings that are not at hand."""
     at_hand, missing = vocabularies_at_hand()
-    return [*map(resolve, names), *at_hand], missing
+    named = [(name, resolve(name)) for name in names]
+    renamed = [Vocabulary(msgspec.structs.replace(each.spec, name=name), each.content) for name, each in named]
+    return [*renamed, *at_hand], missing
 
 
 class Recognizer:
@@ -181,18 +183,24 @@ def _split(sample: Sample, vocabulary: Vocabulary) -> tuple[Frame, list[Tokens],
         frame = frame_of(sample.pieces, vocabulary)
         return frame, [_without(ids, frame) for ids in choose_sample(sample.pieces)], False
     end = _end_of_stream(sample.pieces, vocabulary.spec)
-    if end is None:
-        windows = [
-            ids[start : start + WINDOW_TOKENS] for ids in sample.pieces for start in range(0, len(ids), WINDOW_TOKENS)
-        ]
-        return Frame(), choose_sample(windows), True
-    first, last = sample.pieces[0][:1], sample.pieces[-1][-1:]
-    is_first = True if sample.at_start and end in first else False if sample.at_end and end in last else None
-    documents = [document for ids in sample.pieces for document in _between(ids, end)]
+    documents = [] if end is None else [document for ids in sample.pieces for document in _between(ids, end)]
     frame = frame_of(documents, vocabulary)
-    documents = [_without(ids, frame) for ids in documents]
-    ends = sum(int((ids == end).sum()) for ids in sample.pieces)
-    return Frame(frame.begin, end, is_first, ends), choose_sample(documents), False
+    if end is not None:
+        first, last = sample.pieces[0][:1], sample.pieces[-1][-1:]
+        is_first = True if sample.at_start and end in first else False if sample.at_end and end in last else None
+        ends = sum(int((ids == end).sum()) for ids in sample.pieces)
+        frame = Frame(frame.begin, end, is_first, ends)
+    if len(documents) < MIN_DOCUMENTS:
+        return frame, choose_sample(_windows(sample.pieces, end)), True
+    return frame, choose_sample([_without(ids, frame) for ids in documents]), False
+
+
+def _windows(pieces: Sequence[Tokens], end: int | None) -> list[Tokens]:
+    """Ranges of a stream without an end token in them."""
+    runs = pieces if end is None else [run for ids in pieces for run in np.split(ids, np.flatnonzero(ids == end))]
+    plain = [run[1:] if len(run) and run[0] == end else run for run in runs]
+    windows = (run[start : start + WINDOW_TOKENS] for run in plain for start in range(0, len(run), WINDOW_TOKENS))
+    return [window for window in windows if len(window) >= WINDOW_TOKENS // 2]
 
 
 def _between(ids: Tokens, end: int) -> list[Tokens]:
