@@ -59,17 +59,11 @@ def main() -> int:
         chosen = [name for name in tokenizers if not options.only or any(part in name for part in options.only)]
         for number, name in enumerate(chosen or list(tokenizers)):
             formats = [form for form in FORMATS if form in options.only] or list(FORMATS)
-            written = {
-                str(path): form
-                for form in formats
-                for path in write_files(
-                    Path(directory, f"{number}", form), form, tokenizers[name], corpora, options.files
-                )
-            }
+            written = write_files(Path(directory, f"{number}"), formats, tokenizers[name], corpora, options.files)
             found = tokenmill.identify(list(written), tokenizer=list(tokenizers.values()))
             by_path = {each.files[0]: each for each in found if len(each.files) == 1}
-            for path, form in written.items():
-                answer, is_right = judge(by_path[path], form, tokenizers[name])
+            for path, (form, dtype) in written.items():
+                answer, is_right = judge(by_path[path], form, dtype, tokenizers[name])
                 answers[answer] += 1
                 wrong += not is_right
                 if not is_right:
@@ -101,25 +95,28 @@ def write_vocabularies(directory: Path, huggingface: Path, corpora: Sequence[lis
     return tokenizers
 
 
-def write_files(directory: Path, form: str, tokenizer: str, corpora: Sequence[list[str]], count: int) -> list[Path]:
-    """Files of a format, each in a directory of its own."""
+def write_files(
+    directory: Path, formats: Sequence[str], tokenizer: str, corpora: Sequence[list[str]], count: int
+) -> dict[str, tuple[str, str]]:
+    """Files of each format, each in a directory of its own, with their format and type."""
     vocabulary = resolve(tokenizer)
     spec, engine = vocabulary.spec, Tokenizer(vocabulary.spec, vocabulary.content, "reference")
-    each = FORMATS[form].SPEC
-    dtype = spec.dtype if spec.dtype in each.dtypes else each.dtypes[-1]
-    if np.iinfo(dtype).max < spec.vocabulary_size - 1:
-        dtype = spec.dtype  # nanoGPT's files with another type, as people write them
     end = spec.end_of_text if spec.end_of_text is not None else spec.added_tokens.get("</s>")
-    paths = []
+    written = {}
     for number in range(count):
         texts = choose_texts(corpora, number)
         encoded = engine.encode(pa.array(texts, pa.large_string()))
         frame = np.array([] if end is None or number % 10 == 9 else [end], encoded.tokens.dtype)
-        is_first = each.defaults.end == "prepended"
         documents = [encoded.document(index) for index in range(len(texts))]
-        framed = [np.concatenate((frame, ids) if is_first else (ids, frame)) for ids in documents]
-        paths.append(write_shard(directory / f"{number:02}", form, dtype, tokenizer, framed))
-    return paths
+        for form in formats:
+            each = FORMATS[form].SPEC
+            fits = [dtype for dtype in each.dtypes if spec.vocabulary_size <= np.iinfo(dtype).max + 1]
+            dtype = fits[0] if fits else spec.dtype  # nanoGPT's files with another type, as people write them
+            is_first = each.defaults.end == "prepended"
+            framed = [np.concatenate((frame, ids) if is_first else (ids, frame)) for ids in documents]
+            path = write_shard(directory / form / f"{number:02}", form, dtype, tokenizer, framed)
+            written[str(path)] = form, dtype
+    return written
 
 
 def choose_texts(corpora: Sequence[list[str]], number: int) -> list[str]:
@@ -159,10 +156,10 @@ def write_shard(directory: Path, form: str, dtype: str, tokenizer: str, document
     return directory / each.files(shard)[0]
 
 
-def judge(found: Identified, form: str, tokenizer: str) -> tuple[str, bool]:
+def judge(found: Identified, form: str, dtype: str, tokenizer: str) -> tuple[str, bool]:
     """The kind of answer, and whether it is right."""
-    if found.format != form:
-        return f"format {found.format}", False
+    if found.format != form or found.dtype not in ("", dtype):
+        return f"format {found.format} {found.dtype}", False
     names = [check.tokenizer for check in found.tokenizers]
     if tokenizer not in names and ALIASES.get(tokenizer) not in names:
         return f"tokenizers {names}", False

@@ -33,6 +33,9 @@ from tokenmill.tokenization.round_trip import TokenCheck
 STORE, UNKNOWN = "store", "unknown"
 # Of many files of a directory and a format, so many are looked into.
 MAX_LOOKED = 8
+# A command names so many files if no glob stands for them.
+MAX_NAMED = 3
+NO_ROWS = "it has no rows"
 # How much of a file is read: of a local one also from the middle and the end.
 START_TOKENS, LATER_TOKENS = 1 << 20, 1 << 18
 START_DOCUMENTS = 400
@@ -132,7 +135,8 @@ def identify(
         raise SourceError(
             "no file could be identified", f"file         {first.files[0]}", first.problem, exit_code=USAGE
         )
-    return [msgspec.structs.replace(result, next=_next(result, named)) for result in results]
+    paths = [path for result in results for path in result.files]
+    return [msgspec.structs.replace(result, next=_next(result, named, paths)) for result in results]
 
 
 def _place(entry: tuple[FileInfo, str]) -> tuple[str, str, tuple[str, str]]:
@@ -225,6 +229,8 @@ class _Look:
     def _source(self, file: SourceFile) -> Identified:
         held = peek(file)
         column = held.column or ""
+        ids = [name for name, kind in held.columns.items() if kind == IDS and name != column]
+        notes = [f"the column {name!r} holds token ids: --tokens-column {name}" for name in ids]
         result = Identified(
             files=[file.path],
             format=file.kind,
@@ -234,8 +240,11 @@ class _Look:
             columns=held.columns,
             column=column,
             holds="text" if file.kind == "text" else held.columns.get(column, ""),
+            notes=[NO_ROWS] if held.rows == 0 else notes,
         )
-        return self._ids(result, held) if result.holds == IDS else result
+        return (
+            self._ids(msgspec.structs.replace(result, notes=[]), held) if result.holds == IDS and held.rows else result
+        )
 
     def _ids(self, result: Identified, held: Peek) -> Identified:
         """What a column of ids holds."""
@@ -286,8 +295,9 @@ class _Look:
         found = self._recognizer.recognize(sample)
         best = found.likely[0] if found.likely else None
         if best is None:
-            note = f"its largest id is {sample.largest:,}"
-            return msgspec.structs.replace(result, others=_checks(found.others), notes=[*result.notes, note])
+            notes = [f"its largest id is {sample.largest:,}"]
+            notes += ["nothing but its name says that it holds tokens"] if result.format == RAW else []
+            return msgspec.structs.replace(result, others=_checks(found.others), notes=[*result.notes, *notes])
         frame, spec = best.frame, best.vocabulary.spec
         documents, estimated = result.documents, result.estimated
         if documents is None and share and frame.end is not None:
@@ -339,6 +349,8 @@ def _rows_of(rows: Sequence[Tokens]) -> tuple[int | None, str]:
 
 def _dtypes(file: FileInfo) -> tuple[list[str], str]:
     """The types that the tokens of a raw file may have, the most probable first, and why."""
+    if not file.size:
+        raise SourceError(f"{file.path} is empty")
     tried = [each for each in examine(file, 0, MAX_VOCABULARY, None) if file.size % np.dtype(each.dtype).itemsize == 0]
     fitting = [each.dtype for each in tried if each.largest < MAX_VOCABULARY]
     if not fitting:
@@ -468,34 +480,35 @@ def _added(one: TokenCheck, other: TokenCheck) -> TokenCheck:
     return msgspec.structs.replace(one, **{name: getattr(one, name) + getattr(other, name) for name in names})
 
 
-def _next(result: Identified, named: Sequence[str]) -> str:
-    """The next command."""
-    if result.format == UNKNOWN:
+def _next(result: Identified, named: Sequence[str], paths: Sequence[str]) -> str:
+    """The next command. `paths` are all files that were identified."""
+    if result.format == UNKNOWN or NO_ROWS in result.notes:
         return ""
-    files = _pattern(result.files)
+    files = _pattern(result.files, paths)
     if result.format == STORE:
         return f"tokenmill inspect {files}"
+    column = shlex.quote(result.column)
+    if result.holds == MESSAGES:
+        return f"tokenmill prepare {files} --messages {column} --tokenizer Qwen/Qwen3-8B --out tokens"
     if result.holds != IDS:
-        column = f" --column {shlex.quote(result.column)}" if result.column not in ("", "text") else ""
-        kinds = {MESSAGES: f" --messages {result.column}", SEGMENTS: f" --segments {result.column}"}
-        return f"tokenmill prepare {files}{kinds.get(result.holds, column)} --tokenizer gpt2 --out tokens"
+        option = "--segments" if result.holds == SEGMENTS else "--column"
+        chosen = f" {option} {column}" if result.column not in ("", "text") else ""
+        return f"tokenmill prepare {files}{chosen} --tokenizer gpt2 --out tokens"
     if not result.tokenizers:
         return f"tokenmill identify {files} --tokenizer ORG/MODEL"
     names = [check.tokenizer for check in result.tokenizers]
     tokenizer = next((name for name in named if name in names), names[0])
-    options = [f"--tokens-column {shlex.quote(result.column)}"] if result.column else []
+    options = [f"--tokens-column {column}"] if result.column else []
     options += [f"--rows {result.rows_are}"] if result.rows_are else []
-    return " ".join(["tokenmill prepare", files, *options, f"--tokenizer {tokenizer}", "--out tokens"])
+    return " ".join(["tokenmill prepare", files, *options, f"--tokenizer {shlex.quote(tokenizer)}", "--out tokens"])
 
 
-def _pattern(files: Sequence[str]) -> str:
-    """Files as an argument of a command: a path, or a glob for several."""
-    if len(files) == 1:
-        return shlex.quote(files[0])
+def _pattern(files: Sequence[str], paths: Sequence[str]) -> str:
+    """Files as arguments of a command: a glob for several, if it matches no other one of `paths`."""
     first, last = min(files), max(files)
-    before = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
-    after = 0
-    while all(path[len(path) - after - 1 :] == first[len(first) - after - 1 :] for path in files):
-        after += 1
-    after = min(after, min(map(len, files)) - before)
-    return shlex.quote(f"{first[:before]}*{first[len(first) - after :]}")
+    before = os.path.commonprefix([first, last])  # noqa: RUF071 - of names, not of directories
+    after = os.path.commonprefix([path[len(before) :][::-1] for path in files])[::-1]  # noqa: RUF071 - as above
+    matching = [path for path in paths if path.startswith(before) and path.endswith(after)]
+    if len(files) > 1 and len(matching) == len(files):
+        return shlex.quote(f"{before}*{after}")
+    return " ".join([*map(shlex.quote, files[:MAX_NAMED]), *(["..."] if len(files) > MAX_NAMED else [])])

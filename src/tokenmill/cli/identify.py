@@ -136,7 +136,7 @@ def _tokenizer_lines(found: Identified) -> Iterable[output.Line]:
     tried = [check for check in found.others if check.documents]
     partly = [_short(check) for check in tried if check.equal][:SHOWN_OTHERS]
     if tried:
-        yield "", f"({', '.join(partly) or f'{count(len(tried), "other vocabulary")[:-1]}ies: none'})"
+        yield "", f"({', '.join(partly)})" if partly else f"({len(tried)} others: no document)"
 
 
 def _share(check: TokenCheck) -> str:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill.sources import arrow, parquet
-from tokenmill.sources.delimited import BYTE_ORDER_MARK, read_sample
+from tokenmill.sources.delimited import BYTE_ORDER_MARK, compression_ratio, read_sample
 from tokenmill.sources.documents import SourceFile
 from tokenmill.sources.foreign import refuse_foreign
 from tokenmill.sources.json_values import ValueLines, has_values
@@ -85,7 +85,8 @@ def peek(file: SourceFile) -> Peek:
     records = _delimited(file, lines) if file.kind == "csv" else list(filter(None, map(_record, lines)))
     names = dict.fromkeys(name for record in records[:PEEK_ROWS] for name in record)
     start = pa.table({name: _column([record.get(name) for record in records[:PEEK_ROWS]]) for name in names})
-    rows = len(records) if is_all else round(len(records) * file.size / max(_file_bytes(file, data), 1))
+    content_bytes = file.size * compression_ratio(file)
+    rows = len(records) if is_all else round(len(records) * content_bytes / max(sum(map(len, lines)), 1))
     return _peek(start, rows, is_estimate=not is_all)
 
 
@@ -127,11 +128,6 @@ def _lines(file: SourceFile, data: bytes, *, is_all: bool) -> list[bytes]:
             data = ValueLines().convert(data)
     lines = data.split(b"\n")
     return lines if is_all or len(lines) == 1 else lines[:-1]
-
-
-def _file_bytes(file: SourceFile, data: bytes) -> int:
-    """The bytes of the file that were read for so much content."""
-    return min(file.size, PEEK_BYTES) if len(data) > file.size else min(len(data), file.size)
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

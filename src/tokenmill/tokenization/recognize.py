@@ -6,6 +6,7 @@ no such text, all that fit are named, with the evidence that is missing.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -284,7 +285,10 @@ def _difference(best: Candidate, other: Candidate) -> str:
 
 def _extra(candidate: Candidate, of: Candidate) -> list[int]:
     """The ids whose token another vocabulary does not have."""
-    size = candidate.vocabulary.spec.vocabulary_size
-    known = of.vocabulary.spec.vocabulary_size
-    mine, theirs = candidate.trip.token_bytes, of.trip.token_bytes
-    return [number for number in range(size) if number >= known or mine(number) != theirs(number)]
+    return _extra_ids(candidate.trip, of.trip)
+
+
+@functools.lru_cache(maxsize=64)
+def _extra_ids(trip: RoundTrip, of: RoundTrip) -> list[int]:
+    size, known = trip.spec.vocabulary_size, of.spec.vocabulary_size
+    return [number for number in range(size) if number >= known or trip.token_bytes(number) != of.token_bytes(number)]
