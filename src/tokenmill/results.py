@@ -25,7 +25,7 @@ from tokenmill.api.datasets import DatasetListing as DatasetListing
 from tokenmill.api.datasets import VersionInfo as VersionInfo
 from tokenmill.api.erase import EraseResult as EraseResult
 from tokenmill.api.finish import FinishResult as FinishResult
-from tokenmill.api.identify import Identified as Identified
+from tokenmill.api.identified import Identified as Identified
 from tokenmill.api.inspect import DocumentInfo as DocumentInfo
 from tokenmill.api.inspect import SkippedRange as SkippedRange
 from tokenmill.api.inspect import StoreInfo as StoreInfo

@@ -100,9 +100,12 @@ def choose_sample(documents: Sequence[Tokens]) -> list[Tokens]:
     return [long[int(index * step)] for index in range(min(len(long), SAMPLE_DOCUMENTS))]
 
 
-def check_tokens(vocabulary: Vocabulary, documents: Sequence[Tokens]) -> TokenCheck:
-    """Compare a sample of documents, without the begin and end tokens of their source."""
-    return RoundTrip(vocabulary).check(choose_sample(documents))[0]
+def check_tokens(vocabulary: Vocabulary, documents: Sequence[Tokens], *, is_cut: bool = False) -> TokenCheck:
+    """Compare a sample of documents, without the begin and end tokens of their source.
+
+    `is_cut` says that they begin and end within documents, as rows of a stream do.
+    """
+    return RoundTrip(vocabulary).check(choose_sample(documents), is_cut=is_cut)[0]
 
 
 def refuse_tokens(check: TokenCheck, path: str) -> None:
@@ -171,12 +174,24 @@ class RoundTrip:
         for index, ids in zip(chosen, again, strict=True):
             document = documents[index]
             equal[index] = _is_equal(document, ids, is_cut=cuts[index])
-            if not equal[index] and len(self._controls) and np.isin(document, self._controls).any():
-                parsed = self._encode([texts[index] or ""], parse_special=True)[0]
-                equal[index] = _is_equal(document, parsed, is_cut=cuts[index])
+            if not equal[index]:
+                equal[index] = _is_equal(document, self._between_controls(document), is_cut=cuts[index])
             if not equal[index] and not difference and ids is not None:
                 difference = self._difference(document, ids)
         return equal, difference
+
+    def _between_controls(self, document: Tokens) -> Tokens | None:
+        """The ids of a document again, if the text between its control tokens is encoded piece by piece."""
+        places = np.flatnonzero(np.isin(document, self._controls))
+        if not len(places):
+            return None
+        pieces = [document[: places[0]], *(ids[1:] for ids in np.split(document, places)[1:])]
+        texts = [_as_text(b"".join(map(self.token_bytes, ids.tolist())), may_cut=True) for ids in pieces]
+        again = self._encode([text or "" for text in texts])
+        if None in texts or any(ids is None for ids in again):
+            return None
+        controls = [document[:0], *document[places].reshape(-1, 1)]
+        return np.concatenate([ids for pair in zip(controls, again, strict=True) for ids in pair if ids is not None])
 
     @functools.cached_property
     def _prefix(self) -> str:
@@ -185,28 +200,21 @@ class RoundTrip:
         text = b"" if ids is None else b"".join(map(self.token_bytes, ids.tolist()))
         return text.decode(errors="replace").removesuffix("a") if text.endswith(b"a") else ""
 
-    def _encode(
-        self, texts: Sequence[str], *, parse_special: bool = False, is_raw: bool = False
-    ) -> list[Tokens | None]:
+    def _encode(self, texts: Sequence[str], *, is_raw: bool = False) -> list[Tokens | None]:
         """The ids of each text; None for one that the reference cannot encode."""
-        tokenizer = self._parsing if parse_special else self._plain
         plain = list(texts) if is_raw else [text.removeprefix(self._prefix) for text in texts]
         try:
-            encoded = tokenizer.encode(pa.array(plain, pa.large_string()))
+            encoded = self._tokenizer.encode(pa.array(plain, pa.large_string()))
         except TokenizerError:
             if len(plain) == 1:
                 return [None]
             halves = plain[: len(plain) // 2], plain[len(plain) // 2 :]
-            return [ids for half in halves for ids in self._encode(half, parse_special=parse_special, is_raw=True)]
+            return [ids for half in halves for ids in self._encode(half, is_raw=True)]
         return [encoded.document(index) for index in range(len(plain))]
 
     @functools.cached_property
-    def _plain(self) -> Tokenizer:
+    def _tokenizer(self) -> Tokenizer:
         return Tokenizer(self.spec, self._content, "reference")
-
-    @functools.cached_property
-    def _parsing(self) -> Tokenizer:
-        return Tokenizer(msgspec.structs.replace(self.spec, parse_special=True), self._content, "reference")
 
     def _difference(self, document: Tokens, again: Tokens) -> str:
         """The first tokens that differ, with their text."""
