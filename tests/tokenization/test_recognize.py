@@ -17,7 +17,7 @@ from tests.support.documents import DOCUMENTS
 from tests.support.families import byte_fallback_families
 from tokenmill.errors import SourceError, UsageError
 from tokenmill.tokenization.engines.protocol import Tokens
-from tokenmill.tokenization.recognize import Recognizer, Sample, vocabularies_at_hand
+from tokenmill.tokenization.recognize import Recognizer, IdSample, vocabularies_at_hand
 from tokenmill.tokenization.resolve import Vocabulary, resolve
 from tokenmill.tokenization.round_trip import check_tokens, refuse_tokens, require_ids
 from tokenmill.tokenization.tokenizer import Tokenizer
@@ -34,16 +34,16 @@ def encode(vocabulary: Vocabulary, texts: Sequence[str] = TEXTS) -> list[Tokens]
     return [encoded.document(index).astype(np.uint32) for index in range(len(texts))]
 
 
-def sample_of(documents: Sequence[Tokens], end: int | None = None) -> Sample:
+def sample_of(documents: Sequence[Tokens], end: int | None = None) -> IdSample:
     """Documents, each with an end token."""
     framed = [ids if end is None else np.append(ids, np.uint32(end)) for ids in documents]
-    return Sample(framed, largest=max(int(ids.max()) for ids in framed))
+    return IdSample(framed, largest=max(int(ids.max()) for ids in framed))
 
 
-def stream_of(pieces: Sequence[Tokens]) -> Sample:
+def stream_of(pieces: Sequence[Tokens]) -> IdSample:
     """A whole file of these tokens."""
     joined = np.concatenate(pieces)
-    return Sample([joined], is_stream=True, at_start=True, at_end=True, largest=int(joined.max()))
+    return IdSample([joined], is_stream=True, at_start=True, at_end=True, largest=int(joined.max()))
 
 
 def names(found: Sequence[object]) -> list[str]:

@@ -121,7 +121,8 @@ def _next(result: Identified, named: Sequence[str], paths: Sequence[str]) -> str
     tokenizer = next((name for name in named if name in names), names[0])
     options = [f"--tokens-column {column}"] if result.column else []
     options += [f"--rows {result.rows_are}"] if result.rows_are else []
-    return " ".join(["tokenmill prepare", files, *options, f"--tokenizer {shlex.quote(tokenizer)}", "--out tokens"])
+    words = " ".join([files, *options])
+    return f"tokenmill prepare {words} --tokenizer {shlex.quote(tokenizer)} --out tokens"
 
 
 def _pattern(files: Sequence[str], paths: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from tokenmill.store.job import read_run
 from tokenmill.token_files.recognize import RAW, examine, open_tokens
 from tokenmill.token_files.token_file import TokenFile
 from tokenmill.tokenization.engines.protocol import Tokens
-from tokenmill.tokenization.recognize import Candidate, Recognition, Recognizer, Sample, candidates_of
+from tokenmill.tokenization.recognize import Candidate, Recognition, Recognizer, IdSample, candidates_of
 from tokenmill.tokenization.round_trip import TokenCheck
 
 # Of many files of a directory and a format, so many are looked into.
@@ -109,7 +109,7 @@ class Look:
         length, rows_are = _rows_of(rows)
         ends_all = length is not None and len({int(row[-1]) for row in rows}) == 1
         is_stream = rows_are == "overlap" or (length is not None and not ends_all)
-        sample = Sample(rows, is_stream=is_stream, largest=max((int(row.max()) for row in rows), default=0))
+        sample = IdSample(rows, is_stream=is_stream, largest=max((int(row.max()) for row in rows), default=0))
         mean = sum(map(len, rows)) / max(len(rows), 1)
         result = msgspec.structs.replace(
             result,
@@ -150,7 +150,7 @@ class Look:
         )
         return self._with_tokenizer(result, sample, share)
 
-    def _with_tokenizer(self, result: Identified, sample: Sample, share: float) -> Identified:
+    def _with_tokenizer(self, result: Identified, sample: IdSample, share: float) -> Identified:
         """The same with the tokenizers that fit. `share` is that of the tokens in the sample, or 0."""
         if not any(map(len, sample.pieces)):
             return msgspec.structs.replace(result, notes=[*result.notes, "it has no tokens"])
@@ -227,13 +227,13 @@ def _dtypes(file: FileInfo) -> tuple[list[str], str]:
     return fitting[:2] if file.size < START_TOKENS else fitting[:1], ", ".join(shown)
 
 
-def _sample(opened: TokenFile, *, is_remote: bool) -> tuple[Sample, float]:
+def _sample(opened: TokenFile, *, is_remote: bool) -> tuple[IdSample, float]:
     """Tokens of the start of a file, and of the middle and the end of a local one; and the share of all tokens."""
     total = opened.tokens
     if opened.documents is not None:
         starts = [0] if is_remote else sorted({0, opened.documents // 2, max(opened.documents - START_DOCUMENTS, 0)})
         documents = [ids for start in starts for ids in _documents(opened, start)]
-        return Sample(documents, largest=_largest(documents)), 0.0
+        return IdSample(documents, largest=_largest(documents)), 0.0
     ranges = [(0, min(START_TOKENS, total))]
     if not is_remote and total > START_TOKENS:
         middle = total // 2
@@ -245,7 +245,7 @@ def _sample(opened: TokenFile, *, is_remote: bool) -> tuple[Sample, float]:
         ]
     pieces = [opened.read(start, stop).astype(np.uint32) for start, stop in ranges]
     at_end = bool(ranges) and ranges[-1][1] == total and not step
-    sample = Sample(pieces, is_stream=True, at_start=not step, at_end=at_end, largest=_largest(pieces))
+    sample = IdSample(pieces, is_stream=True, at_start=not step, at_end=at_end, largest=_largest(pieces))
     return sample, sum(map(len, pieces)) / max(total, 1)
 
 

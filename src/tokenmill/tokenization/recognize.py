@@ -45,7 +45,7 @@ EXTENDED = {"gpt2": "p50k_base", "r50k_base": "p50k_base"}
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class IdSample:
     """Ids of a source: documents with their frame, or pieces of a stream that holds documents one after another.
 
     `largest` is the largest id that was seen anywhere in the source. A stream is `at_start` or `at_end` if the first
@@ -60,7 +60,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class TokenFrame:
     """The begin and end tokens of documents. `is_first` says whether the end token stands before each document.
 
     It is None if that is not known. `documents` are the documents that the sample has, as far as they can be counted.
@@ -80,7 +80,7 @@ class Candidate:
     names: tuple[str, ...]
     check: TokenCheck
     equal: list[bool]
-    frame: Frame
+    frame: TokenFrame
     trip: RoundTrip
 
 
@@ -139,7 +139,7 @@ class Recognizer:
                 self._trips[key] = vocabulary, RoundTrip(vocabulary)
             self._names.setdefault(key, {})[spec.name] = None
 
-    def recognize(self, sample: Sample) -> Recognition:
+    def recognize(self, sample: IdSample) -> Recognition:
         """Try each vocabulary on a sample."""
         tried: list[Candidate] = []
         for key, (vocabulary, trip) in self._trips.items():
@@ -157,12 +157,12 @@ class Recognizer:
 
 
 def _try(
-    sample: Sample, vocabulary: Vocabulary, trip: RoundTrip, names: tuple[str, ...], before: Sequence[Candidate]
+    sample: IdSample, vocabulary: Vocabulary, trip: RoundTrip, names: tuple[str, ...], before: Sequence[Candidate]
 ) -> Candidate:
     spec = vocabulary.spec
     if sample.largest >= spec.vocabulary_size:
         check = TokenCheck(spec.name, 0, 0, 0, 0, 0, outside_example=sample.largest)
-        return Candidate(vocabulary, names, check, [], Frame(), trip)
+        return Candidate(vocabulary, names, check, [], TokenFrame(), trip)
     frame, documents, is_cut = _split(sample, vocabulary)
     for other in before:  # the same tokens and pattern with other control tokens: nothing is encoded again
         known = other.vocabulary.spec
@@ -178,7 +178,7 @@ def _try(
     return Candidate(vocabulary, names, check, equal, frame, trip)
 
 
-def _split(sample: Sample, vocabulary: Vocabulary) -> tuple[Frame, list[Tokens], bool]:
+def _split(sample: IdSample, vocabulary: Vocabulary) -> tuple[TokenFrame, list[Tokens], bool]:
     """The frame that a vocabulary sees in a sample, a choice of documents without it, and whether they are cut."""
     if not sample.is_stream:
         frame = frame_of(sample.pieces, vocabulary)
@@ -190,7 +190,7 @@ def _split(sample: Sample, vocabulary: Vocabulary) -> tuple[Frame, list[Tokens],
         first, last = sample.pieces[0][:1], sample.pieces[-1][-1:]
         is_first = True if sample.at_start and end in first else False if sample.at_end and end in last else None
         ends = sum(int((ids == end).sum()) for ids in sample.pieces)
-        frame = Frame(frame.begin, end, is_first, ends)
+        frame = TokenFrame(frame.begin, end, is_first, ends)
     if len(documents) < MIN_DOCUMENTS:
         return frame, choose_sample(_windows(sample.pieces, end)), True
     return frame, choose_sample([_without(ids, frame) for ids in documents]), False
@@ -222,7 +222,7 @@ def _end_of_stream(pieces: Sequence[Tokens], spec: TokenizerSpec) -> int | None:
     return found[0] if found else next((number for number, amount in counts.most_common(1) if amount > 1), None)
 
 
-def frame_of(documents: Sequence[Tokens], vocabulary: Vocabulary) -> Frame:
+def frame_of(documents: Sequence[Tokens], vocabulary: Vocabulary) -> TokenFrame:
     """The begin and end tokens of documents: control tokens at the edges of most of them."""
     spec = vocabulary.spec
     template = template_begin(vocabulary.content) if spec.kind == "huggingface" else None
@@ -234,10 +234,10 @@ def frame_of(documents: Sequence[Tokens], vocabulary: Vocabulary) -> Frame:
         is_frame = bool(common) and common[0][0] in controls and common[0][1] >= MIN_FRAMED * len(whole)
         edges.append(common[0][0] if is_frame else None)
     begin, end = edges
-    return Frame(begin, end, False if end is not None else None, len(documents))
+    return TokenFrame(begin, end, False if end is not None else None, len(documents))
 
 
-def _without(ids: Tokens, frame: Frame) -> Tokens:
+def _without(ids: Tokens, frame: TokenFrame) -> Tokens:
     """A document without its begin and end token."""
     start = int(frame.begin is not None and len(ids) > 0 and ids[0] == frame.begin)
     stop = len(ids) - int(frame.end is not None and len(ids) > start and ids[-1] == frame.end)

@@ -36,7 +36,7 @@ SHOWN_CHARACTERS = 60
 
 ADVICE = (
     "`tokenmill identify` names the tokenizers that fit.",
-    "Tokens of text that was cut or normalized differ rightly: --trust-tokens takes them as they are.",
+    "Tokens of text that was cut or normalized differ rightly: --trust-tokens allows them.",
 )
 
 
