@@ -17,7 +17,7 @@ from tests.support.documents import DOCUMENTS
 from tests.support.families import byte_fallback_families
 from tokenmill.errors import SourceError, UsageError
 from tokenmill.tokenization.engines.protocol import Tokens
-from tokenmill.tokenization.recognize import Recognizer, IdSample, vocabularies_at_hand
+from tokenmill.tokenization.recognize import IdSample, Recognizer, vocabularies_at_hand
 from tokenmill.tokenization.resolve import Vocabulary, resolve
 from tokenmill.tokenization.round_trip import check_tokens, refuse_tokens, require_ids
 from tokenmill.tokenization.tokenizer import Tokenizer

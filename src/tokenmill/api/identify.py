@@ -21,7 +21,7 @@ from tokenmill.sources.discovery import EXPLICIT_EXTENSIONS, natural_key
 from tokenmill.sources.peek import IDS, MESSAGES, SEGMENTS
 from tokenmill.storage import FileInfo
 from tokenmill.system.arguments import checked
-from tokenmill.token_files.recognize import EXTENSIONS, START_BYTES, recognize
+from tokenmill.token_files.recognize import EXTENSIONS, START_BYTES, companions, recognize
 
 # A command names so many files if no glob stands for them.
 MAX_NAMED = 3
@@ -73,7 +73,9 @@ def _entries(patterns: Sequence[str]) -> Iterator[tuple[FileInfo, str]]:
         listing = storage.find(pattern, StoreGuard())
         yield from ((FileInfo(path, 0, ""), STORE) for path in listing.skipped)
         names = {file.path for file in listing.files}
-        found = [(file, _format(file, names, is_named=listing.is_named)) for file in listing.files]
+        belonging = {path for each in names for path in companions(each)}
+        files = [file for file in listing.files if file.path not in belonging]
+        found = [(file, _format(file, names, is_named=listing.is_named)) for file in files]
         yield from ((file, form) for file, form in found if form is not None)
 
 
@@ -81,11 +83,9 @@ def _format(file: FileInfo, names: set[str], *, is_named: bool) -> str | None:
     """The format or the kind of a file; None for a file that says something about another one."""
     directory, name = os.path.split(file.path)
     if name.lower().endswith(EXTENSIONS):
-        stem = os.path.splitext(name)[0]
-        companions = ("index.json", f"{name}.index", f"{stem}.idx", f"{stem}.csv.gz")
-        beside = {each for each in companions if f"{directory}/{each}" in names or _exists(f"{directory}/{each}")}
         try:
-            return recognize(file.path, storage.read_start(file, START_BYTES), beside) or UNKNOWN
+            start = storage.read_start(file, START_BYTES)
+            return recognize(file.path, start, lambda each: _exists(f"{directory}/{each}", names)) or UNKNOWN
         except SourceError:
             return UNKNOWN
     kind = kind_of(file.path)
@@ -95,7 +95,9 @@ def _format(file: FileInfo, names: set[str], *, is_named: bool) -> str | None:
     return kind
 
 
-def _exists(path: str) -> bool:
+def _exists(path: str, names: set[str]) -> bool:
+    if path in names:
+        return True
     with suppress(TokenmillError):
         return storage.stat(path) is not None
     return False

@@ -21,7 +21,7 @@ from tokenmill.store.job import read_run
 from tokenmill.token_files.recognize import RAW, examine, open_tokens
 from tokenmill.token_files.token_file import TokenFile
 from tokenmill.tokenization.engines.protocol import Tokens
-from tokenmill.tokenization.recognize import Candidate, Recognition, Recognizer, IdSample, candidates_of
+from tokenmill.tokenization.recognize import Candidate, IdSample, Recognition, Recognizer, candidates_of
 from tokenmill.tokenization.round_trip import TokenCheck
 
 # Of many files of a directory and a format, so many are looked into.

@@ -73,6 +73,9 @@ CODES = {"uint16": 8, "int32": 4}
 # The others, which no export has.
 OTHER_CODES = {"uint8": 1, "int8": 2, "int16": 3, "int64": 5, "float64": 6, "float32": 7}
 
+# The ending of an index.
+INDEX = ".idx"
+
 # Magic number, version, dtype, and two counts.
 HEADER_BYTES = 34
 
@@ -178,7 +181,7 @@ def open_tokens(file: FileInfo, dtype: str = "") -> TokenFile:
 
 def index_name(name: str) -> str:
     """The name of the index of a `.bin`."""
-    return f"{name.removesuffix('.bin')}.idx"
+    return f"{name.removesuffix('.bin')}{INDEX}"
 
 
 def _read_pair(folder: Folder, name: str, index: str, dtype: str) -> ShardData:

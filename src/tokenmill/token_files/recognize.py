@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os.path
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -68,23 +68,43 @@ def open_tokens(file: FileInfo, name: str, dtype: str = "") -> TokenFile:
     return cast("Readable", FORMATS[name]).open_tokens(file, dtype)
 
 
-def recognize(path: str, start: bytes, beside: Collection[str]) -> str | None:
-    """The name of the format of a file, given its first START_BYTES and the names in its directory.
+def recognize(path: str, start: bytes, has_file: Callable[[str], bool]) -> str | None:
+    """The name of the format of a file, given its first START_BYTES, and whether its directory has a file of a name.
 
     A file of an ending in EXTENSIONS without a magic number or an index is RAW. None for other files.
     """
     name = os.path.basename(path)
-    signs = {
+    by_start = {
         "build-nanogpt": start.startswith(build_nanogpt.MAGIC),
-        "mds": name.endswith(".mds"),
         "llmc": llmc.is_shard(start),
-        "megatron": name.endswith(".bin") and megatron.index_name(name) in beside,
-        "litdata": "index.json" in beside and litdata.is_chunk(start),
-        "datatrove": name.endswith(".ds") and f"{name}.index" in beside,
-        "olmo": name.endswith(".npy") and olmo.table_name(name) in beside,
-        RAW: True,
+        "mds": name.endswith(".mds"),
     }
-    return next(form for form, is_it in signs.items() if is_it) if name.endswith(EXTENSIONS) else None
+    beside = {
+        "megatron": (".bin", megatron.index_name(name), True),
+        "datatrove": (".ds", f"{name}.index", True),
+        "olmo": (".npy", olmo.table_name(name), True),
+        "litdata": (".bin", "index.json", litdata.is_chunk(start)),
+    }
+    if not name.endswith(EXTENSIONS):
+        return None
+    for form, is_it in by_start.items():
+        if is_it:
+            return form
+    return next(
+        (form for form, (end, index, may) in beside.items() if may and name.endswith(end) and has_file(index)), RAW
+    )
+
+
+def companions(path: str) -> tuple[str, ...]:
+    """The files that belong to a file of tokens."""
+    stem, ending = os.path.splitext(path)
+    index = f"{os.path.dirname(path)}/index.json"
+    return {
+        ".bin": (f"{stem}.idx", index),
+        ".ds": (f"{path}.index", f"{path}.metadata"),
+        ".npy": (f"{stem}.csv.gz", f"{stem}_mask.npy"),
+        ".mds": (index,),
+    }.get(ending, ())
 
 
 def examine(file: FileInfo, first_byte: int, vocabulary: int, end: int | None) -> list[Evidence]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os.path
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,15 +66,19 @@ class TokenFile:
 
     def read(self, start: int, stop: int) -> Tokens:
         """Tokens [start, stop)."""
-        return np.concatenate([np.empty(0, self.dtype), *self.batches(start, stop, max(stop - start, 1))])
+        return next(self.pieces([(start, stop)]))
 
     def batches(self, start: int, stop: int, size: int) -> Iterator[Tokens]:
-        """Tokens [start, stop), `size` at a time. The bytes of a remote file are fetched ahead."""
-        if start >= stop:
+        """Tokens [start, stop), `size` at a time."""
+        return self.pieces([(first, min(first + size, stop)) for first in range(start, stop, size)])
+
+    def pieces(self, ranges: Sequence[Span]) -> Iterator[Tokens]:
+        """The tokens of ranges in ascending order. The bytes of a remote file are fetched ahead."""
+        if not ranges:
             return
-        with storage.open_input(self.file, [self.byte_range(start, stop)]) as stream:
-            for first in range(start, stop, size):
-                yield self._read(stream, first, min(first + size, stop))
+        with storage.open_input(self.file, [self.byte_range(ranges[0][0], ranges[-1][1])]) as stream:
+            for start, stop in ranges:
+                yield self._read(stream, start, stop)
 
     def _ranges(self, start: int, stop: int) -> Iterator[tuple[TokenRows, int, int, Span]]:
         """The ranges of tokens of each of `rows`, counted from its first, and the bytes of the rows that hold them."""
@@ -106,7 +110,7 @@ class TokenFile:
             else:
                 row = first // rows.tokens
                 arrays.append(self._unpack(data, rows)[first - row * rows.tokens : last - row * rows.tokens])
-        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        return arrays[0] if len(arrays) == 1 else np.concatenate([np.empty(0, dtype), *arrays])
 
     def _unpack(self, data: bytes, rows: TokenRows) -> Tokens:
         """The tokens of whole rows, whose bytes start with `before` of the first row."""
@@ -118,6 +122,10 @@ class TokenFile:
         if bool((bytes_of[:, :head] != np.frombuffer(rows.before, np.uint8)).any()):
             raise refused(self.file, f"a row does not hold {rows.tokens} tokens of {self.dtype}")
         return np.ascontiguousarray(bytes_of[:, head:]).view(np.dtype(self.dtype).newbyteorder("<")).reshape(-1)
+
+
+class TypeNotStated(SourceError):  # noqa: N818 - the name is written to logs
+    """A file does not state the type of its tokens, and none was given."""
 
 
 def contiguous(file: FileInfo, dtype: str, first_byte: int = 0) -> tuple[TokenRows]:
@@ -164,7 +172,7 @@ def check_dtype(file: FileInfo, stated: str | None, given: str) -> str:
     if stated and given and stated != given:
         raise refused(file, f"its tokens are of {stated}, not of {given}")
     if not (stated or given):
-        raise refused(file, "it does not state the type of its tokens")
+        raise TypeNotStated(*refused(file, "it does not state the type of its tokens").args)
     return stated or given
 
 
