@@ -109,6 +109,21 @@ def test_one_tokenizer_in_two_files(small: Vocabulary) -> None:
     assert found.evidence[0].startswith("small or copy: they have the same tokens")
 
 
+def test_a_relative_is_not_sure(small: Vocabulary) -> None:
+    """A tokenizer with the same tokens and other cuts of words gives many documents equal, and not all."""
+    content = json.loads(small.content)
+    digits = {"type": "Digits", "individual_digits": True}
+    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, content["pre_tokenizer"]]}
+    relative = from_tokenizer_json("relative", "relative", json.dumps(content).encode(), None)
+    plain = ["".join(character for character in text if not character.isnumeric()) for text in TEXTS]
+    texts = [*plain, *(f"{text} 1234567" for text in plain[:5])]
+    found = Recognizer([small]).recognize(sample_of(encode(relative, texts)))
+    assert (names(found.likely), found.is_sure) == (["small"], False)
+    assert "differ: their text was changed, or the tokenizer is a relative of small" in found.evidence[0]
+    both = Recognizer([small, relative]).recognize(sample_of(encode(relative, texts)))
+    assert (names(both.likely), both.is_sure) == (["relative"], True)
+
+
 def test_nothing_fits_noise(small: Vocabulary, other: Vocabulary) -> None:
     """Random ids are of no tokenizer."""
     ids = np.random.default_rng(1).integers(0, small.spec.vocabulary_size, (40, 60), np.uint32)

@@ -132,7 +132,7 @@ def _tokenizer_lines(found: Identified) -> Iterable[output.Line]:
     for check in found.tokenizers:
         yield label, _share(check)
         label = ""
-    yield from (("missing", line) for line in found.evidence)
+    yield from (("not sure", line) for line in found.evidence)
     tried = [check for check in found.others if check.documents]
     partly = [_short(check) for check in tried if check.equal][:SHOWN_OTHERS]
     if tried:

@@ -34,6 +34,8 @@ from tokenmill.tokenization.vocabularies import DOCUMENT_ENDS, Vocabulary
 MIN_FRAMED = 0.5
 # A candidate is told from another one by at least so many documents that fit it only, and few that fit the other one.
 MIN_TELLING, MAX_CONTRARY = 3, 0.1
+# Of a vocabulary that a relative of it made, with other cuts of text, many documents are equal, and not nearly all.
+MIN_SURE = 0.98
 # A candidate with a smaller share of equal documents is not named.
 MIN_NAMED = 0.3
 # Tokens of a window of a stream that has no end token.
@@ -151,9 +153,8 @@ class Recognizer:
             if not _is_worse(each, named[0]) and not any(_is_repeated(each, other) for other in likely):
                 likely.append(each)
         evidence = _evidence(likely, self._missing)
-        fits = bool(likely) and likely[0].check.equal_share >= MIN_EQUAL and likely[0].check.equal >= MIN_DOCUMENTS
         others = [each for each in ranked if each not in named or _is_worse(each, named[0])]
-        return Recognition(likely, others, fits and not evidence, evidence)
+        return Recognition(likely, others, bool(likely) and not evidence, evidence)
 
 
 def _try(
@@ -267,6 +268,9 @@ def _evidence(likely: Sequence[Candidate], missing: Sequence[str]) -> list[str]:
     evidence = [f"{best.names[0]} or {other.names[0]}: {_difference(best, other)}" for other in likely[1:]]
     extended = {EXTENDED[name] for name in best.names if name in EXTENDED} & set(missing)
     evidence += [f"{name} was not tried: its vocabulary is not on this machine" for name in sorted(extended)]
+    if best.check.equal_share < MIN_SURE:
+        differing = f"{best.check.documents - best.check.equal:,} of {count(best.check.documents, 'document')} differ"
+        evidence.append(f"{differing}: their text was changed, or the tokenizer is a relative of {best.names[0]}")
     if best.check.equal < MIN_DOCUMENTS:
         evidence.append(f"only {count(best.check.equal, 'document')} could be compared")
     return evidence
