@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tokenmill.api.export import export as export
     from tokenmill.api.finish import finish as finish
     from tokenmill.api.formats import formats as formats
+    from tokenmill.api.identify import identify as identify
     from tokenmill.api.inspect import inspect as inspect
     from tokenmill.api.loader import Loader as Loader
     from tokenmill.api.loader import loader as loader
@@ -55,6 +56,7 @@ _MODULES = {
     "export": "tokenmill.api.export",
     "finish": "tokenmill.api.finish",
     "formats": "tokenmill.api.formats",
+    "identify": "tokenmill.api.identify",
     "inspect": "tokenmill.api.inspect",
     "loader": "tokenmill.api.loader",
     "locate": "tokenmill.api.locate",
