@@ -14,6 +14,7 @@ import msgspec
 from tokenmill.api.export import export_stores
 from tokenmill.api.job_file import with_job
 from tokenmill.api.parameters import output_text, path_text, path_texts
+from tokenmill.api.prepare_rows import GivenRows, rows_of_call
 from tokenmill.api.prepare_targets import (
     PrepareResult,
     PrepareTarget,
@@ -53,9 +54,11 @@ from tokenmill.store.deny import canonical_list
 from tokenmill.store.held_out import require_split
 from tokenmill.store.job import PARSE, REFUSE
 from tokenmill.store.layout import RUN
+from tokenmill.store.spool import drop_spool
 from tokenmill.system.arguments import options_of, takes
 from tokenmill.token_files import find_format
 from tokenmill.tokenization.objects import TokenizerObject
+from tokenmill.tokenization.resolve import Vocabulary, resolve
 from tokenmill.tokenization.spec import TokenizerSpec
 
 # Stands for a tokenizer that is not resolved yet, to check the options of exports before any work.
@@ -74,6 +77,7 @@ class PrepareCall:
     store: StoreText
     out: str | None
     named: ResolvedSources
+    rows: GivenRows | None
     splits: SplitChoice
     tokenizers: list[StrPath | TokenizerObject]
     policy: BadDocumentPolicy
@@ -81,10 +85,16 @@ class PrepareCall:
     rank_share: RankShare | None
     metrics: str | None
 
-    def find_sources(self, report: progress.Reporter) -> Discovery:
-        """The sources. Raises UsageError for an option without effect, and if no source has the split to hold out."""
+    def find_sources(self, report: progress.Reporter, folder: Folder | None = None) -> Discovery:
+        """The sources. Raises UsageError for an option without effect, and if no source has the split to hold out.
+
+        Rows that are in no file are copied to the spool of the store in `folder`.
+        """
         given, sources = self.given, self.named.sources
-        discovery = find_sources(sources, report.pending, self.out, self.splits)
+        if self.rows is not None:
+            discovery = self.rows.discover(folder, report, force=given.force)
+        else:
+            discovery = find_sources(sources, report.pending, self.out, self.splits)
         val = given.val if self.formats else None
         require_split(None if val is None else str(val), splits_of(discovery.table))
         refuse_without_effect(
@@ -99,11 +109,16 @@ class PrepareCall:
         self.named.notes.extend(one_document_notes(discovery, self.options.separator))
         return discovery
 
+    def vocabulary(self, tokenizer: StrPath | TokenizerObject, folder: Folder | None) -> Vocabulary:
+        """The vocabulary of a tokenizer. That of the store in `folder` needs no network."""
+        stored = None if folder is None else stored_vocabulary(folder, tokenizer)
+        return self.store.vocabulary or stored or resolve(tokenizer)
+
     def request(
         self, tokenizer: StrPath | TokenizerObject, discovery: Discovery, folder: Folder | None
     ) -> PrepareRequest:
         """What is to be done with one of the tokenizers. The store in `folder` may have its vocabulary."""
-        vocabulary = self.store.vocabulary or (None if folder is None else stored_vocabulary(folder, tokenizer))
+        vocabulary = self.vocabulary(tokenizer, folder)
         former = self.store.chat
         if former is None and folder is not None and self.options.messages:
             former = stored_chat(folder)
@@ -136,15 +151,22 @@ def read_call(given: PrepareOptions) -> PrepareCall:
     job_options(options)
     for name in formats:
         choose_mask(find_format(name).SPEC, given.mask, has_mask=bool(options.segments or options.messages))
-    sources = path_texts(given.sources)
+    splits = SplitChoice.parse(given.split, given.config)
+    rows = rows_of_call(given.sources, given.stdin, splits)
+    sources = [] if rows is not None else path_texts(given.sources)
+    if rows is not None:
+        is_shared = rank_share is not None or given.on != LOCAL
+        rows.require_one_store(tokenizers=len(tokenizers), is_shared=is_shared)
     named = resolve_sources(sources, given.version, options.column, limited=given.limit_units is not None)
+    named.notes.extend(rows.notes if rows is not None else ())
     return PrepareCall(
         given=given,
         options=replace(options, column=named.column),
         store=store,
         out=out,
         named=named,
-        splits=SplitChoice.parse(given.split, given.config),
+        rows=rows,
+        splits=splits,
         tokenizers=_all_tokenizers(options, tokenizers[1:]),
         policy=policy,
         formats=formats,
@@ -173,10 +195,15 @@ def prepare(options: PrepareOptions) -> PrepareResult:
         open_executor(options.on, call.worker_modules, options.executor, options.reporter) as (pool, report),
         ExitStack() as held,
     ):
-        discovery = call.find_sources(report)
+        folders = store_folders(out, tokenizers)
+        needs_spool = call.rows is not None and call.rows.needs_spool
+        if needs_spool:
+            held.enter_context(hold_store(folders[0], rank_share))
+            call.vocabulary(tokenizers[0], folders[0])  # a wrong name is refused before any row is copied
+        discovery = call.find_sources(report, folders[0])
         stores = [
             PrepareTarget(folder, call.request(each, discovery, folder))
-            for folder, each in zip(store_folders(out, tokenizers), tokenizers, strict=True)
+            for folder, each in zip(folders, tokenizers, strict=True)
         ]
         first = stores[0].request
         worker_bytes = SMALLEST_WORKER_BYTES + (len(stores) - 1) * TOKENIZER_BYTES
@@ -185,7 +212,8 @@ def prepare(options: PrepareOptions) -> PrepareResult:
         for store in stores:
             store.exports = call.exports(store.request.job.tokenizer)
         for store in stores:
-            held.enter_context(hold_store(store.folder, rank_share))
+            if not needs_spool:
+                held.enter_context(hold_store(store.folder, rank_share))
             store.named.notes.extend(other_files_note(store.folder))
         pool.start(resources.workers, resources.worker_bytes, resources.total_worker_bytes, resources.most_workers)
         limits = resources.limits(policy)
@@ -212,6 +240,8 @@ def prepare(options: PrepareOptions) -> PrepareResult:
                 export_stores([store.folder.root], None, each, report, pool, rank_share=rank_share)
                 for each in store.exports
             ]
+            if options.drop_spool and not store.context.frozen.run.trial:
+                drop_spool(store.folder)
             results.append(store.result(run, manifest, seconds, unit_seconds, exported))
         return msgspec.structs.replace(results[0], others=results[1:])
 
