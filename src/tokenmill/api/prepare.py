@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -37,6 +37,7 @@ from tokenmill.pipeline.driving.row_limits import RowLimits
 from tokenmill.pipeline.planning.like import OFF, StoreText, stored_chat, stored_rules, stored_vocabulary, with_store
 from tokenmill.pipeline.planning.open_run import hold_store, open_run
 from tokenmill.pipeline.planning.request import (
+    NO_SOURCES,
     BadDocumentPolicy,
     PrepareRequest,
     find_sources,
@@ -58,7 +59,6 @@ from tokenmill.store.spool import drop_spool
 from tokenmill.system.arguments import options_of, takes
 from tokenmill.token_files import find_format
 from tokenmill.tokenization.objects import TokenizerObject
-from tokenmill.tokenization.resolve import Vocabulary, resolve
 from tokenmill.tokenization.spec import TokenizerSpec
 
 # Stands for a tokenizer that is not resolved yet, to check the options of exports before any work.
@@ -109,16 +109,11 @@ class PrepareCall:
         self.named.notes.extend(one_document_notes(discovery, self.options.separator))
         return discovery
 
-    def vocabulary(self, tokenizer: StrPath | TokenizerObject, folder: Folder | None) -> Vocabulary:
-        """The vocabulary of a tokenizer. That of the store in `folder` needs no network."""
-        stored = None if folder is None else stored_vocabulary(folder, tokenizer)
-        return self.store.vocabulary or stored or resolve(tokenizer)
-
     def request(
         self, tokenizer: StrPath | TokenizerObject, discovery: Discovery, folder: Folder | None
     ) -> PrepareRequest:
         """What is to be done with one of the tokenizers. The store in `folder` may have its vocabulary."""
-        vocabulary = self.vocabulary(tokenizer, folder)
+        vocabulary = self.store.vocabulary or (None if folder is None else stored_vocabulary(folder, tokenizer))
         former = self.store.chat
         if former is None and folder is not None and self.options.messages:
             former = stored_chat(folder)
@@ -153,12 +148,11 @@ def read_call(given: PrepareOptions) -> PrepareCall:
         choose_mask(find_format(name).SPEC, given.mask, has_mask=bool(options.segments or options.messages))
     splits = SplitChoice.parse(given.split, given.config)
     rows = rows_of_call(given.sources, given.stdin, splits)
-    sources = [] if rows is not None else path_texts(given.sources)
+    sources = [] if rows is not None else path_texts(cast("Sequence[StrPath]", given.sources))
     if rows is not None:
         is_shared = rank_share is not None or given.on != LOCAL
         rows.require_one_store(tokenizers=len(tokenizers), is_shared=is_shared)
     named = resolve_sources(sources, given.version, options.column, limited=given.limit_units is not None)
-    named.notes.extend(rows.notes if rows is not None else ())
     return PrepareCall(
         given=given,
         options=replace(options, column=named.column),
@@ -195,26 +189,11 @@ def prepare(options: PrepareOptions) -> PrepareResult:
         open_executor(options.on, call.worker_modules, options.executor, options.reporter) as (pool, report),
         ExitStack() as held,
     ):
-        folders = store_folders(out, tokenizers)
-        needs_spool = call.rows is not None and call.rows.needs_spool
-        if needs_spool:
-            held.enter_context(hold_store(folders[0], rank_share))
-            call.vocabulary(tokenizers[0], folders[0])  # a wrong name is refused before any row is copied
-        discovery = call.find_sources(report, folders[0])
-        stores = [
-            PrepareTarget(folder, call.request(each, discovery, folder))
-            for folder, each in zip(folders, tokenizers, strict=True)
-        ]
+        stores = _find_stores(call, store_folders(out, tokenizers), held, report)
         first = stores[0].request
         worker_bytes = SMALLEST_WORKER_BYTES + (len(stores) - 1) * TOKENIZER_BYTES
         most_workers = first.source_bytes // plan.SMALLEST_UNIT_BYTES + 1
         resources = plan_resources(workers, memory, most_workers, worker_bytes, pool.room, first.job)
-        for store in stores:
-            store.exports = call.exports(store.request.job.tokenizer)
-        for store in stores:
-            if not needs_spool:
-                held.enter_context(hold_store(store.folder, rank_share))
-            store.named.notes.extend(other_files_note(store.folder))
         pool.start(resources.workers, resources.worker_bytes, resources.total_worker_bytes, resources.most_workers)
         limits = resources.limits(policy)
         for store in stores:
@@ -240,10 +219,30 @@ def prepare(options: PrepareOptions) -> PrepareResult:
                 export_stores([store.folder.root], None, each, report, pool, rank_share=rank_share)
                 for each in store.exports
             ]
-            if options.drop_spool and not store.context.frozen.run.trial:
-                drop_spool(store.folder)
             results.append(store.result(run, manifest, seconds, unit_seconds, exported))
+        if options.drop_spool and not stores[0].context.frozen.run.trial:
+            drop_spool(stores[0].folder)
         return msgspec.structs.replace(results[0], others=results[1:])
+
+
+def _find_stores(
+    call: PrepareCall, folders: Sequence[Folder], held: ExitStack, report: progress.Reporter
+) -> list[PrepareTarget]:
+    """The stores of a call, each with its sources and exports. `held` has their locks."""
+    copies_rows = call.rows is not None and call.rows.needs_spool
+    if copies_rows:
+        held.enter_context(hold_store(folders[0], call.rank_share))
+        call.request(call.tokenizers[0], NO_SOURCES, folders[0])  # what is wrong is refused before any row is copied
+    discovery = call.find_sources(report, folders[0])
+    stores = []
+    for folder, tokenizer in zip(folders, call.tokenizers, strict=True):
+        request = call.request(tokenizer, discovery, folder)
+        stores.append(PrepareTarget(folder, request, call.exports(request.job.tokenizer)))
+    for store in stores:
+        if not copies_rows:
+            held.enter_context(hold_store(store.folder, call.rank_share))
+        store.named.notes.extend(other_files_note(store.folder))
+    return stores
 
 
 def _all_tokenizers(

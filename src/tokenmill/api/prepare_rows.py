@@ -1,4 +1,4 @@
-"""Sources that are no files: rows of Python, standard input and pipes. They are found in files, or copied to a spool."""
+"""Sources that are no files: rows of Python, and pipes. They are found in files, or copied to the spool of a store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class GivenRows:
     what: str
     open: OpenRows
     files: Sequence[tuple[str, str | None]] = ()
-    notes: tuple[str, ...] = ()
 
     @property
     def needs_spool(self) -> bool:
@@ -74,7 +73,8 @@ def rows_of_call(sources: Any, stdin: str | None, splits: SplitChoice) -> GivenR
     paths = [os.fspath(each) for each in sources if isinstance(each, str | os.PathLike)]
     if len(paths) < len(sources) and not any(isinstance(each, Store) for each in sources):
         raise UsageError(
-            "sources are paths, or rows, and not both", f"given        {', '.join(type(each).__name__ for each in sources)}"
+            "sources has to be a path, a list of paths, or rows",
+            f"given        {', '.join(type(each).__name__ for each in sources)}",
         )
     pipes = [path for path in paths if is_pipe(path)]
     if not pipes:
@@ -94,9 +94,7 @@ def rows_of_call(sources: Any, stdin: str | None, splits: SplitChoice) -> GivenR
         stream = stream_of_pipes(pipes, stdin)
         return None if stream is None else {None: stream}
 
-    what = ", ".join(map(shown_pipe, pipes))
-    note = f"{what}: a pipe is read once, so its rows are copied to the directory of the store first"
-    return GivenRows(what, open_pipes, notes=(note,))
+    return GivenRows(", ".join(map(shown_pipe, pipes)), open_pipes)
 
 
 def _refuse_stdin(stdin: str | None) -> None:

@@ -6,6 +6,9 @@ rows before any erasure: the same rows give the same hashes, and their text is n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import BinaryIO
+
 import msgspec
 import pyarrow as pa
 
@@ -64,6 +67,19 @@ def publish_spool(folder: Folder, spool: Spool) -> None:
     publish_json(folder, RECORD, spool)
 
 
+def write_arrow(output: BinaryIO, batches: Sequence[pa.RecordBatch]) -> None:
+    """Write a spool file of columns. There is at least one batch."""
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(output, batches[0].schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def write_lines(output: BinaryIO, lines: pa.Buffer) -> None:
+    """Write lines to a spool file of JSON Lines, as a frame of its own."""
+    output.write(pa.compress(lines, codec="zstd"))
+
+
 def drop_spool(folder: Folder) -> None:
     """Remove the files of a spool. Its record stays, so that the same rows are recognized."""
     spool = read_spool(folder)
@@ -75,18 +91,25 @@ def drop_spool(folder: Folder) -> None:
         folder.discard(file.name)
 
 
+def spool_of(folder: Folder, sources: pa.Table) -> Spool | None:
+    """The spool that these sources are the files of; None if they are other files."""
+    spool = read_spool(folder)
+    if spool is None or len(spool.files) != len(sources):
+        return None
+    pairs = zip(sources["path"].to_pylist(), spool.files, strict=True)
+    return spool if all(path.endswith(f"/{file.name}") for path, file in pairs) else None
+
+
 def current_sources(folder: Folder, sources: pa.Table) -> pa.Table:
     """The sources as they are to be read after an erasure, which wrote spool files again under their names.
 
     The table of the run keeps the sizes of before, which belong to the identity of parts.
     """
-    spool = read_spool(folder)
+    spool = spool_of(folder, sources)
     if spool is None or spool.dropped:
         return sources
-    names = {folder.path(file.name) for file in spool.files}
     rows = sources.to_pylist()
-    for row in rows:
-        if row["path"] in names:
-            file = storage.stat(row["path"])
-            row.update(size=file.size, fingerprint=file.fingerprint)
+    for row, file in zip(rows, spool.files, strict=True):
+        now = storage.stat(folder.path(file.name))
+        row.update(size=now.size, fingerprint=now.fingerprint)
     return pa.Table.from_pylist(rows, sources.schema)

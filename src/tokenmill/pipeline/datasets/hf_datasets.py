@@ -147,7 +147,7 @@ def row_stream(dataset: Any) -> RowStream:
     empty = table.schema.empty_table()
     size = int(table.nbytes * len(dataset) / max(len(table), 1))
     if indices is None:
-        parts = (pa.Table.from_batches([batch]) for batch in table.to_batches())
+        parts: Iterator[Any] = (pa.Table.from_batches([batch]) for batch in table.to_batches())
     else:
         parts = gather(table, indices.column(0).to_numpy())
     return RowStream(ARROW, plain_batches(itertools.chain([empty], parts)), size)

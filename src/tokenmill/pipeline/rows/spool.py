@@ -23,7 +23,16 @@ from tokenmill.pipeline.rows.stream import BATCH_ROWS, RowStream
 from tokenmill.storage import Folder, free_bytes
 from tokenmill.storage.digest import Hasher
 from tokenmill.store.layout import SPOOL
-from tokenmill.store.spool import JSONL, Spool, SpoolFile, publish_spool, read_spool, spool_name
+from tokenmill.store.spool import (
+    JSONL,
+    Spool,
+    SpoolFile,
+    publish_spool,
+    read_spool,
+    spool_name,
+    write_arrow,
+    write_lines,
+)
 
 BATCH_BYTES = 8 << 20
 FILE_BYTES = 32 << 20
@@ -70,7 +79,10 @@ def spool_rows(folder: Folder, open_rows: OpenRows, what: str, report: Reporter,
     return spool
 
 
-def _write(folder: Folder, streams: Mapping[str | None, RowStream], what: str, report: Reporter, *, force: bool) -> Spool:
+def _write(
+    folder: Folder, streams: Mapping[str | None, RowStream], what: str, report: Reporter, *, force: bool
+) -> Spool:
+    report.say(f"note: rows from {what} are in no file: they are copied to {folder.path(SPOOL)} first")
     sizes = [stream.size for stream in streams.values()]
     if not force:
         _require_room(folder, sum(each or 0 for each in sizes), is_begun=False)
@@ -84,14 +96,18 @@ def _write(folder: Folder, streams: Mapping[str | None, RowStream], what: str, r
                 _write_file(output, file)
             files.append(file.record)
             kind = file.kind
-        if not files:
-            raise UsageError(f"no rows come from {what}", "Nothing was made.")
+        _require_rows(files, what)
         spool = Spool(kind, tuple(files))
         publish_spool(folder, spool)
     except BaseException:
         folder.remove(SPOOL)
         raise
     return spool
+
+
+def _require_rows(files: list[SpoolFile], what: str) -> None:
+    if not files:
+        raise UsageError(f"no rows come from {what}", "Nothing was made.")
 
 
 def _is_equal(
@@ -192,7 +208,7 @@ def _value_bytes(column: pa.Array) -> npt.NDArray[np.int64]:
     if pa.types.is_large_list(kind):
         before = np.append(0, np.cumsum(_value_bytes(column.flatten())))
         lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
-        return np.diff(before[np.append(0, np.cumsum(lengths))]) + FIXED_BYTES
+        return np.asarray(np.diff(before[np.append(0, np.cumsum(lengths))]) + FIXED_BYTES, np.int64)
     total = np.full(len(column), FIXED_BYTES, np.int64)
     for child in column.flatten() if pa.types.is_struct(kind) else ():
         total += _value_bytes(child)
@@ -203,25 +219,16 @@ def _write_file(output: BinaryIO, file: _File) -> None:
     """Write the rows of a file, compressed batch by batch."""
     if file.kind == JSONL:
         for batch in file.batches:
-            lines = batch.column(0)
-            output.write(pa.compress(lines_of(lines), codec="zstd"))
+            write_lines(output, _lines(batch.column(0)))
         return
     write_arrow(output, file.batches)
 
 
-def lines_of(lines: pa.LargeBinaryArray) -> pa.Buffer:
+def _lines(lines: pa.LargeBinaryArray) -> pa.Buffer:
     """The bytes of lines, one after the other."""
     _, offsets, data = lines.buffers()
     own = np.frombuffer(offsets, np.int64)[lines.offset : lines.offset + len(lines) + 1]
     return pa.py_buffer(b"") if data is None else data.slice(int(own[0]), int(own[-1] - own[0]))
-
-
-def write_arrow(output: BinaryIO, batches: list[pa.RecordBatch]) -> None:
-    """Write batches as an Arrow file."""
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(output, batches[0].schema, options=options) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
 
 
 def _require_room(folder: Folder, needed: int, *, is_begun: bool) -> None:
@@ -233,8 +240,7 @@ def _require_room(folder: Folder, needed: int, *, is_begun: bool) -> None:
         "the disk is nearly full, and the copy of the rows is removed" if is_begun else "the disk is too small",
         f"at           {folder.path(SPOOL)}",
         f"free         {size(free)}, of which {size(RESERVE_BYTES)} stay free",
-        f"needed       {size(needed)}{' for the next rows' if is_begun else f' for a copy of the rows'}",
+        f"needed       {size(needed)}{' for the next rows' if is_begun else ' for a copy of the rows'}",
         "Free some space and run it again with all rows, or choose another --out.",
         exit_code=TRY_AGAIN,
     )
-

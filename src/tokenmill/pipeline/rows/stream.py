@@ -24,6 +24,11 @@ BATCH_ROWS = 1024
 LINE, TEXT = "line", "text"
 """The column of lines of JSON, and that of strings."""
 
+_LARGE = {
+    **dict.fromkeys((pa.string(), pa.string_view()), pa.large_string()),
+    **dict.fromkeys((pa.binary(), pa.binary_view()), pa.large_binary()),
+}
+
 # An array of so many bytes is made of strings at a time.
 ARRAY_BYTES = 4 << 20
 
@@ -74,9 +79,7 @@ def stream_of(rows: Any) -> RowStream:
 def of_reader(reader: pa.RecordBatchReader) -> RowStream:
     """The rows of a reader of record batches."""
     batches = _counted(iter(reader), len)
-    return _of_tables(
-        chain([reader.schema.empty_table()], (pa.Table.from_batches([batch]) for batch in batches)), None
-    )
+    return _of_tables(chain([reader.schema.empty_table()], (pa.Table.from_batches([batch]) for batch in batches)), None)
 
 
 def _of_pandas(frame: Any) -> RowStream:
@@ -121,15 +124,11 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return plain_type(kind.storage_type)
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
-    if pa.types.is_string(kind) or kind == pa.string_view():
-        return pa.large_string()
-    if pa.types.is_binary(kind) or kind == pa.binary_view():
-        return pa.large_binary()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.large_list(plain_type(kind.value_type))
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, plain_type(field.type)) for field in kind])
-    return kind
+    return _LARGE.get(kind, kind)
 
 
 def _of_iterable(rows: Iterable[Any]) -> RowStream:
