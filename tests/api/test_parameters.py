@@ -7,7 +7,6 @@ import inspect
 import json
 import re
 import typing
-from functools import partial
 from pathlib import Path
 
 import click
@@ -121,7 +120,6 @@ def test_true_is_no_number(name: str) -> None:
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"sources": None}, "no source given"),
         ({"sources": ["a", 5]}, "sources has to be a path, a list of paths, or rows\n.*str, int"),
         ({"sources": {"train": "a"}}, "sources has to be a path, a list of paths, or rows, not a dict"),
         ({"sources": 5}, "sources has to be a path, a list of paths, or rows, not a int"),

@@ -83,9 +83,9 @@ def _write(
     folder: Folder, streams: Mapping[str | None, RowStream], what: str, report: Reporter, *, force: bool
 ) -> Spool:
     report.say(f"note: rows from {what} are in no file: they are copied to {folder.path(SPOOL)} first")
-    sizes = [stream.size for stream in streams.values()]
-    if not force:
-        _require_room(folder, sum(each or 0 for each in sizes), is_begun=False)
+    known_bytes = sum(stream.size or 0 for stream in streams.values())
+    if known_bytes and not force:
+        _require_room(folder, known_bytes, is_begun=False)
     folder.create(SPOOL)
     files: list[SpoolFile] = []
     kind = JSONL
