@@ -179,7 +179,7 @@ from tokenmill.storage import folder_at
 folder = folder_at(sys.argv[1])
 folder.create()
 size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (size + (100 << 20), -1))
+resource.setrlimit(resource.RLIMIT_AS, (size + (160 << 20), -1))
 print(spool_rows(folder, lambda: {None: stream_of_pipes(["-"], None)}, "standard input", Silent()).rows)
 """
 
@@ -192,8 +192,8 @@ def test_a_long_stream_is_copied_in_bounded_memory(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdin is not None
-        for _ in range(15):
+        for _ in range(18):
             process.stdin.write(block)
         process.stdin.close()
         assert process.stdout is not None
-        assert process.stdout.read() == b"150000\n"
+        assert process.stdout.read() == b"180000\n"
