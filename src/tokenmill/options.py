@@ -52,6 +52,7 @@ Stores = StrPath | Sequence[StrPath]
 
 _text = partial(option, heading="Text and tokenizer")
 _columns = partial(option, heading="Columns")
+_tokens = partial(option, heading="Tokens")
 _chat = partial(option, heading="Conversations")
 _fim = partial(option, heading="Fill in the middle")
 _selection = partial(option, heading="Selection")
@@ -166,6 +167,24 @@ class JobOptions(ChatOptions):
         metavar="NAME",
         of_store=True,
         can_be_off=True,
+    )
+    tokens_column: str | None = _tokens(
+        "Column of lists of token ids: the documents are taken as they are.", metavar="NAME", can_be_off=True
+    )
+    source_bos: str | int | None = _tokens(
+        "Token before each document in the sources, which is removed: an id, its text, or none.",
+        metavar="ID",
+        unset="found in a sample",
+    )
+    source_eot: str | int | None = _tokens(
+        "The same for the token after each document.", metavar="ID", unset="found in a sample"
+    )
+    rows: str | None = _tokens(
+        "What a row of tokens is: a document (documents), a part of a stream of documents (stream), or such a part "
+        "that begins with the last token of the row before (overlap). With files whose rows have no length: "
+        "documents:2048, overlap:2049.",
+        metavar="ROWS",
+        unset="documents; refused if all rows have one length",
     )
     separator: str | None = _columns(
         "Document separator in .txt files, such as '\\n\\n'.",
@@ -316,6 +335,9 @@ class PrepareOptions(RunOptions, ShardOptions, JobOptions):
         "A document that takes longer to tokenize is bad.", default=600, metavar="SECONDS"
     )
     quarantine_text: bool = _bad_documents("Also record the text of bad documents.", default=False)
+    trust_tokens: bool = _bad_documents(
+        "Take token ids that the tokenizer does not give for their text.", default=False
+    )
     retry_quarantine: bool = _resuming("Redo the units that have documents in quarantine.", default=False)
     repair: bool = _resuming("Check the content of every part, and redo damaged parts.", default=False)
     drop_spool: bool = _resuming(
@@ -363,9 +385,11 @@ class ExportOptions(RunOptions, ShardOptions):
         unset="a row for each document",
     )
     name: str | None = _shards("Start of the file names, for llmc, build-nanogpt and megatron.", metavar="NAME")
-    columns: str | None = _shards("Column of the tokens, for parquet.", metavar="NAME", unset="input_ids")
+    columns: str | None = _shards(
+        "Column of the tokens or the text, for parquet and text.", metavar="NAME", unset="input_ids, text"
+    )
     with_columns: str | Sequence[str] | None = _shards(
-        "Kept columns of the store to add to the files, for parquet. Erased documents have no values in them.",
+        "Kept columns of the store to add to the files, for parquet and text. Erased documents have no values in them.",
         metavar="A,B,...",
         unset="none",
     )

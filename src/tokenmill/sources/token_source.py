@@ -9,9 +9,11 @@ DOCUMENTS, STREAM, OVERLAP = "documents", "stream", "overlap"
 
 # The type of ids while a source is read. Each document is a binary value of them, little-endian.
 ID_TYPE = "<u4"
+# A token of the frame that is not given: it is looked for in a sample.
+TO_BE_FOUND = -1
 
 
-class TokenSource(msgspec.Struct, frozen=True):
+class TokenInput(msgspec.Struct, frozen=True):
     """Where the ids of documents are in the sources, and which of them belong to the frame of the sources.
 
     `column` is a column of lists of ids, or `format` is the format of files of tokens, and `dtype` the type of their
@@ -26,3 +28,5 @@ class TokenSource(msgspec.Struct, frozen=True):
     end: int | None = None
     # Whether the end token of a file stands before each document.
     end_first: bool = False
+    # The tokens of a row of a file, if its rows are documents or overlap.
+    row_tokens: int = 0

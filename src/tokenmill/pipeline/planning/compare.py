@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tokenmill.errors import JobChanged, UsageError
 from tokenmill.pipeline.planning.request import PrepareRequest, versions
+from tokenmill.pipeline.planning.token_sources import with_frame_of
 from tokenmill.sources import splits_of, with_identities
 from tokenmill.storage import Folder, scheme
 from tokenmill.store.deny import read_rules
@@ -68,6 +69,8 @@ def compare_sources(folder: Folder, before: pa.Table, now: pa.Table, moved: Sequ
         identity[~proved] = with_identities(now.filter(doubtful))["identity"].to_numpy()
     same = same_size & (identity == before["identity"].to_numpy())
     table = now.append_column("identity", pa.array(identity, pa.uint64()))
+    if "head" in before.column_names:  # changed sources are planned again
+        table = table.append_column("head", before["head"])
     return SourceChanges(table, same & ~proved, ~same)
 
 
@@ -159,11 +162,12 @@ def _refused(folder: Folder, before: pa.Table, now: pa.Table, paths: list[str] |
 
 
 def with_defaults(request: PrepareRequest, run: Run) -> PrepareRequest:
-    """The request with the run's size of units, unless one is given, and its duplicates if it asks for them."""
+    """The request with what the run has found or chosen, where the call does not give it."""
     unit_bytes = request.job.unit_bytes if request.unit_bytes_given else run.job.unit_bytes
     is_known = None not in (request.job.dedup, run.job.dedup)
     dedup = run.job.dedup if is_known else request.job.dedup
-    job = msgspec.structs.replace(request.job, unit_bytes=unit_bytes, dedup=dedup)
+    tokens = with_frame_of(request.job.tokens, run.job.tokens)
+    job = msgspec.structs.replace(request.job, unit_bytes=unit_bytes, dedup=dedup, tokens=tokens)
     return replace(request, job=job)
 
 

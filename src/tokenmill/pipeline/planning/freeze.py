@@ -33,8 +33,10 @@ from tokenmill.pipeline.planning.deduplicate import find_duplicates
 from tokenmill.pipeline.planning.request import PrepareRequest, versions
 from tokenmill.pipeline.planning.sample import write_vocabulary
 from tokenmill.pipeline.planning.split_sources import plan_units
+from tokenmill.pipeline.planning.token_sources import with_found_frame
 from tokenmill.pipeline.unit.documents import fast_bytes
 from tokenmill.sources import with_identities
+from tokenmill.sources.tokens.joins import with_joins
 from tokenmill.storage import Folder, publish_new
 from tokenmill.storage.digest import hash_of
 from tokenmill.store import layout, tables
@@ -110,8 +112,10 @@ def _planned(
     _refuse_long_texts(request, sources)
     check_template(request.job.chat, executor)
     job, check, step = request.job, request.named.check_plan, plan_step(sources, "planned", pending)
+    sources, joined = with_joins(sources, job.tokens)
     units = plan_units(sources, request.options, job.unit_bytes, executor, check=check, on_progress=step)
-    job, duplicates = _without_duplicates(units, sources, request, executor, pending)
+    job, found = with_found_frame(job, units, sources, executor)
+    job, duplicates = _without_duplicates(units, sources, replace(request, job=job), executor, pending)
     contents = {layout.SOURCES: tables.table_bytes(sources), layout.PLAN: tables.table_bytes(units)}
     hashes = {name: hash_of(data) for name, data in contents.items()}
     run = Run(
@@ -129,7 +133,7 @@ def _planned(
     vocabulary = {f"{layout.TOKENIZER}/{request.job.tokenizer.file}": request.vocabulary.content}
     denied = {deny_name(job.deny): request.deny} if job.deny else {}
     named = {layout.table_name(folder, name, hashes[name]): data for name, data in contents.items()}
-    notes = _deny_notes(request.deny, sources)
+    notes = (*joined, *found, *_deny_notes(request.deny, sources))
     run = _with_units(run, units, request.units_of(len(units)))
     return FrozenRun(run, sources, units, files={**vocabulary, **denied, **duplicates, **named}, notes=notes)
 

@@ -17,12 +17,14 @@ from tokenmill.humanize import parse_size
 from tokenmill.options import JobOptions, PrepareOptions
 from tokenmill.pipeline.planning.chat import chat_values, make_chat
 from tokenmill.pipeline.planning.like import NO_STORE, StoreText
-from tokenmill.pipeline.planning.pieces import fraction_of, piece_options, with_pieces
+from tokenmill.pipeline.planning.pieces import fraction_of, option_name, piece_options, with_pieces
+from tokenmill.pipeline.planning.token_sources import token_source
 from tokenmill.pipeline.unit import plan
 from tokenmill.sources import Discovery, Ignored, SplitChoice, discover
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.named_datasets import DEFAULT_COLUMN, ResolvedSources
 from tokenmill.sources.text_columns import SKIP, parse_template
+from tokenmill.sources.tokens.find import are_token_files, find_tokens
 from tokenmill.sources.where import parse_where
 from tokenmill.storage import scheme
 from tokenmill.storage.digest import hash_of
@@ -173,7 +175,7 @@ def _seconds(text: str) -> float:
 
 
 # The sources of a job that is checked before there are any.
-NO_SOURCES = Discovery(pa.table({"size": pa.array([], pa.int64())}), Ignored())
+NO_SOURCES = Discovery(pa.table({"kind": pa.array([], pa.string()), "size": pa.array([], pa.int64())}), Ignored())
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,17 +232,23 @@ def refuse_without_effect(discovery: Discovery, **given: str | None) -> None:
     kinds = set(discovery.table["kind"].cast("string").unique().to_pylist())
     if not kinds:
         return
+    if kinds <= {"tokens"}:
+        name = next((name for name, value in given.items() if value is not None), None)
+        if name is not None:
+            raise UsageError(f"{option_name(name)} has no effect: the sources are files of tokens", "Remove it.")
+        return
     of_rows, of_files = "Each row of these sources is a document.", "Each file, or each piece, is a document."
     unused = {
         "column": (kinds <= {"text"}, "text files have no columns", of_files),
         "segments": (kinds <= {"text", "csv"}, "no source has lists of segments", ""),
+        "tokens_column": (kinds <= {"text", "csv"}, "no source has lists", ""),
         "messages": (kinds <= {"text"}, "text files have no columns", of_files),
         "join": (kinds <= {"text", "csv"}, "no source has lists of strings", ""),
         "separator": ("text" not in kinds, "no source is a .txt file", of_rows),
     }
     for name, value in given.items():
         has_no_effect, reason, advice = unused[name]
-        option = f"--{name}"
+        option = option_name(name)
         if value is not None and has_no_effect:
             found = f"sources      {', '.join(sorted(kinds))}"
             raise UsageError(f"{option} {value!r} has no effect: {reason}", found, f"{advice} Remove {option}.".strip())
@@ -255,16 +263,25 @@ def make_request(
 ) -> PrepareRequest:
     """Resolve the tokenizer, unless its vocabulary is given, and fill in the defaults."""
     vocabulary = vocabulary or resolve(options.tokenizer)
-    spec = vocabulary.spec
+    spec, are_files = vocabulary.spec, are_token_files(discovery.table)
+    tokens, found = token_source(options, spec, are_files=are_files), list[str]()
+    begin = boundary_token(spec, "--bos", options.bos, None)
+    end = boundary_token(spec, "--eot", options.eot, None) if options.messages else end_token(spec, options.eot)
+    if tokens is not None and are_files:
+        control = dict.fromkeys((end, spec.end_of_text, *spec.special_tokens.values(), begin))
+        given = [token for token in control if token is not None]
+        table, tokens, found = find_tokens(discovery.table, tokens, spec.vocabulary_size, given)
+        discovery = replace(discovery, table=table)
     unit_bytes = None if options.unit_bytes is None else parse_size(options.unit_bytes)
     job = Job(
         tokenizer=spec,
         column=options.column or DEFAULT_COLUMN,
-        begin=boundary_token(spec, "--bos", options.bos, None),
-        end=boundary_token(spec, "--eot", options.eot, None) if options.messages else end_token(spec, options.eot),
+        begin=begin,
+        end=end,
         unit_bytes=unit_bytes or plan.default_unit_bytes(total_bytes(discovery)),
         deny=hash_of(store.deny) if store.deny else "",
         chat=make_chat(options, spec, store.chat),
+        tokens=tokens,
         **job_options(options),
     )
     job = with_pieces(job, options)
@@ -272,7 +289,7 @@ def make_request(
     named = named or ResolvedSources([])
     notes = [begin_note(vocabulary, options.bos), end_note(spec, options.eot), template_note(job, vocabulary)]
     notes = [_boundaries_note(job)] if job.chat is not None else notes
-    named = replace(named, notes=[*named.notes, *filter(None, notes)])
+    named = replace(named, notes=[*named.notes, *found, *filter(None, notes)])
     is_given = unit_bytes is not None
     return PrepareRequest(job, vocabulary, discovery, choice, named, is_given, store.deny, options.limit_units)
 
