@@ -64,6 +64,7 @@ SWITCHES = frozenset(
     {
         "all",
         "allow-http",
+        "drop-spool",
         "dry-run",
         "force",
         "quarantine-text",
