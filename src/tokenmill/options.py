@@ -24,6 +24,7 @@ from tokenmill.choices import (
     Packing,
     Prefilled,
     Shuffle,
+    SourceRows,
     Special,
     Split,
     Stdin,
@@ -52,6 +53,7 @@ Stores = StrPath | Sequence[StrPath]
 
 _text = partial(option, heading="Text and tokenizer")
 _columns = partial(option, heading="Columns")
+_tokens = partial(option, heading="Tokens")
 _chat = partial(option, heading="Conversations")
 _fim = partial(option, heading="Fill in the middle")
 _selection = partial(option, heading="Selection")
@@ -166,6 +168,22 @@ class JobOptions(ChatOptions):
         metavar="NAME",
         of_store=True,
         can_be_off=True,
+    )
+    tokens_column: str | None = _tokens(
+        "Column of lists of token ids: the documents are taken as they are.", metavar="NAME", can_be_off=True
+    )
+    source_bos: str | int | None = _tokens(
+        "Token before each document in the sources, which is removed: an id, its text, or none.",
+        metavar="ID",
+        unset="found in a sample",
+    )
+    source_eot: str | int | None = _tokens(
+        "The same for the token after each document.", metavar="ID", unset="found in a sample"
+    )
+    rows: SourceRows | None = _tokens(
+        "What a row of tokens is: a document, a part of a stream of documents, or such a part that begins with the "
+        "last token of the row before.",
+        unset="documents; refused if all rows have one length",
     )
     separator: str | None = _columns(
         "Document separator in .txt files, such as '\\n\\n'.",
@@ -316,6 +334,9 @@ class PrepareOptions(RunOptions, ShardOptions, JobOptions):
         "A document that takes longer to tokenize is bad.", default=600, metavar="SECONDS"
     )
     quarantine_text: bool = _bad_documents("Also record the text of bad documents.", default=False)
+    trust_tokens: bool = _bad_documents(
+        "Take token ids that the tokenizer does not give for their text.", default=False
+    )
     retry_quarantine: bool = _resuming("Redo the units that have documents in quarantine.", default=False)
     repair: bool = _resuming("Check the content of every part, and redo damaged parts.", default=False)
     drop_spool: bool = _resuming(

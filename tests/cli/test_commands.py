@@ -274,6 +274,7 @@ def test_many_options_are_under_headings() -> None:
     headings = [
         "Text and tokenizer",
         "Columns",
+        "Tokens",
         "Conversations",
         "Fill in the middle",
         "Selection",

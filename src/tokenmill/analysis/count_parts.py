@@ -126,10 +126,10 @@ class CountParts:
         for start in range(0, len(lengths), DOCUMENTS_PER_BATCH):
             batch = slice(start, start + DOCUMENTS_PER_BATCH)
             _add_documents(total, content.source[batch], lengths[batch], document_bytes[batch])
-        if content.erased is None:
+        if content.erased is None and (summary.text_bytes or not summary.tokens):
             total.text_bytes += summary.text_bytes
             total.byte_exact &= int(document_bytes.sum()) == summary.text_bytes
-        else:  # the part does not record how much text was erased
+        else:  # the part does not record how much text was erased, or that its documents were ids already
             total.text_bytes += int(document_bytes.sum())
         for skipped in summary.skipped:
             has_entry = skipped.reason in total.skipped or len(total.skipped) < MAX_REASONS

@@ -102,6 +102,7 @@ class PrepareCall:
             column=given.column,
             segments=given.segments,
             messages=given.messages,
+            tokens_column=given.tokens_column,
             separator=given.separator,
             join=given.join,
         )

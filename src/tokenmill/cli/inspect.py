@@ -50,7 +50,8 @@ def _store_lines(facts: StoreInfo) -> Iterable[output.Line]:
     yield "documents", f"{facts.documents:,}"
     yield "tokens", f"{facts.tokens:,} ({facts.dtype})"
     yield from output.trained_lines(facts.trained_tokens, facts.tokens)
-    yield "text", f"{size(facts.text_bytes)}, {facts.text_bytes / max(facts.tokens, 1):.2f} bytes per token"
+    if facts.text_bytes:  # a store of tokens does not know it
+        yield "text", f"{size(facts.text_bytes)}, {facts.text_bytes / max(facts.tokens, 1):.2f} bytes per token"
     yield "tokenizer", f"{tokenizer.name}, {tokenizer.vocabulary_size:,} ids, sha256 {tokenizer.sha256[:16]}..."
     yield "bos", output.token_id(run.job.begin)
     yield "eot", output.token_id(run.job.end)

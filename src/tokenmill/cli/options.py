@@ -23,7 +23,7 @@ HEADINGS = {
     "Training batches": "",
     "Dataset card": "--card --name --license --description --creator --url --published",
     "Text and tokenizer": "--tokenizer",
-    **dict.fromkeys(("Columns", "Conversations", "Fill in the middle", "Selection"), ""),
+    **dict.fromkeys(("Columns", "Tokens", "Conversations", "Fill in the middle", "Selection"), ""),
     "Output": "--out --print-job",
     **dict.fromkeys(("Exports", "Machine", "Clusters", "Bad documents", "Resuming"), ""),
     "Storage": "--endpoint --region --allow-http --cache",

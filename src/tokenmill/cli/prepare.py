@@ -62,7 +62,8 @@ def _lines(result: PrepareResult) -> Iterable[output.Line]:
     yield "tokens", f"{result.tokens:,}"
     yield from output.trained_lines(result.trained_tokens, result.tokens)
     yield "eot", output.token_id(result.end_token, result.end_token_text)
-    yield "text", size(result.text_bytes)
+    if result.text_bytes:  # a store of tokens does not know it
+        yield "text", size(result.text_bytes)
     yield from output.control_lines(result.control_tokens)
     yield from _skipped(result)
     if result.deaths:

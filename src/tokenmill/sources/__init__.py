@@ -30,6 +30,9 @@ from tokenmill.sources.segments import with_spans
 from tokenmill.sources.selection import read_selected
 from tokenmill.sources.spelled import refuse_spelled
 from tokenmill.sources.splits import SplitChoice as SplitChoice
+from tokenmill.sources.token_lists import without_frame
+from tokenmill.sources.token_source import OVERLAP, STREAM
+from tokenmill.sources.token_streams import read_stream
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 KINDS: Final[dict[str, SourceKind]] = {
@@ -61,11 +64,15 @@ def read_documents(file: SourceFile, file_slice: Slice, options: ReadOptions) ->
 
     Checks before and after that the file has not changed since planning.
     """
-    kind = KINDS[file.kind]
+    kind, tokens = KINDS[file.kind], options.tokens
     with _unchanged(file, file_slice):
+        if tokens is not None and tokens.rows in (STREAM, OVERLAP):
+            yield from read_stream(kind, file, file_slice, options, tokens)
+            return
         read = read_selected(kind, file, file_slice, options) if options.where else kind.read(file, file_slice, options)
         for documents in read:
             texts = with_spans(file, documents, options) if options.segments else documents
+            texts = without_frame(file, texts, options)
             texts = without_wrong(file, documents, options) if options.messages else texts
             texts = with_prefix(texts) if options.prefix else texts
             yield refuse_spelled(file, texts, options)

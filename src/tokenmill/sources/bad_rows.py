@@ -18,6 +18,7 @@ NOT_AN_OBJECT = "not a JSON object"
 NOT_TEXT = "not text"
 NOT_SEGMENTS = "not segments"
 NOT_MESSAGES = "not messages"
+NOT_IDS = "not token ids"
 TOO_LONG = "too long"
 SPELLS = "spells a control token"
 
@@ -42,6 +43,10 @@ _MESSAGES = {
     NOT_MESSAGES: (
         "the messages of a document are not valid",
         "Each row has a list of objects, JSON text of such a list, or null. Repair or remove the row.",
+    ),
+    NOT_IDS: (
+        "a row does not hold token ids",
+        "Each row has a list of whole numbers, or null. Repair or remove the row.",
     ),
     TOO_LONG: ("a document is too long", "Use a larger --max-document-bytes and a new --out, or split the document."),
     SPELLS: (

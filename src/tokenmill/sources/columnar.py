@@ -15,11 +15,20 @@ from tokenmill.errors import SourceError
 from tokenmill.humanize import did_you_mean
 from tokenmill.sources.bad_rows import split_valid, without_long
 from tokenmill.sources.conversations import join_columns
-from tokenmill.sources.documents import Columns, Documents, Int64Array, ReadOptions, SourceFile, as_text
+from tokenmill.sources.documents import (
+    Columns,
+    Documents,
+    Int64Array,
+    ReadOptions,
+    SourceFile,
+    as_content,
+    as_text,
+)
 from tokenmill.sources.missing_column import OTHER_COLUMN, NoColumn
 from tokenmill.sources.plain_values import as_plain
 from tokenmill.sources.segments import TEXT, TRAIN, join_segments
 from tokenmill.sources.text_columns import ROLE, is_list, join_of, refuse_conversation, strings_at, template_of
+from tokenmill.sources.token_lists import join_ids
 from tokenmill.storage.arrow_text import is_text
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
@@ -88,6 +97,9 @@ def read_text(
     if options.segments:
         yield from (join_segments(paths[0].lists(batch)) for batch in batches)
         return
+    if options.tokens is not None:
+        yield from (join_ids(paths[0].nested(batch)) for batch in batches)
+        return
     if options.messages:
         yield from (join_columns([path.nested(batch) for path in paths]) for batch in batches)
         return
@@ -101,7 +113,7 @@ def read_text(
 
 def refuse_conversations(file: SourceFile, paths: Sequence[ColumnPath], options: ReadOptions) -> None:
     """Raise UsageError if a path goes through messages, unless the user asks for their texts to be joined."""
-    for path in paths if options.join is None and not options.segments and not options.messages else ():
+    for path in paths if options.joins_texts and options.join is None else ():
         if path.is_conversation:
             refuse_conversation(file.path, ".".join([path.name, *path.steps]))
 
@@ -149,8 +161,22 @@ def message_column(file: SourceFile, schema: pa.Schema, name: str) -> ColumnPath
     return path
 
 
+def ids_column(file: SourceFile, schema: pa.Schema, name: str) -> ColumnPath:
+    """A column of lists of token ids. Raises an error that lists the columns if it holds something else."""
+    path = _column_path(file, schema, name)
+    is_right = is_list(path.kind) and (
+        pa.types.is_integer(path.kind.value_type) or pa.types.is_null(path.kind.value_type)
+    )
+    if not is_right or _is_in_list(schema, path):
+        found = f"the column {name!r} is {_short_name(path.kind)}, not a list of whole numbers for each row"
+        raise _column_error(file, schema, found)
+    return path
+
+
 def finder(options: ReadOptions) -> FindColumn:
     """The function that finds the columns of the text."""
+    if options.tokens is not None:
+        return ids_column
     if options.messages:
         return message_column
     return segment_field if options.segments else text_column
@@ -265,7 +291,7 @@ def number_rows(
     Without `rows`, the first row is 0, and any number of rows is right.
     """
     first = 0 if rows is None else rows.start
-    for text in _regroup(columns, options.batch_bytes):
+    for text in _regroup(columns, options):
         numbers = np.arange(first, first + len(text), dtype=np.uint64)
         documents = without_long(file, Documents(text, numbers), options)
         yield from _split_large(split_valid(file, documents, options), options.batch_bytes)
@@ -296,13 +322,13 @@ def _wrong_rows(file: SourceFile, rows: range, stop: int) -> SourceError:
     )
 
 
-def _regroup(columns: Iterable[pa.Array], batch_bytes: int) -> Iterator[pa.LargeStringArray]:
+def _regroup(columns: Iterable[pa.Array], options: ReadOptions) -> Iterator[pa.LargeStringArray]:
     held: list[pa.LargeStringArray] = []
     held_bytes = 0
-    for text in itertools.chain.from_iterable(_as_texts(column, batch_bytes) for column in columns):
+    for text in itertools.chain.from_iterable(_as_texts(column, options) for column in columns):
         held.append(text)
         held_bytes += text.nbytes
-        if 2 * held_bytes >= batch_bytes:  # filling the rest of the batch is not worth another copy
+        if 2 * held_bytes >= options.batch_bytes:  # filling the rest of the batch is not worth another copy
             joined = _concat(held)
             held, held_bytes = [], 0
             yield joined
@@ -310,7 +336,7 @@ def _regroup(columns: Iterable[pa.Array], batch_bytes: int) -> Iterator[pa.Large
         yield _concat(held)
 
 
-def _as_texts(column: pa.Array, batch_bytes: int) -> Iterator[pa.LargeStringArray]:
+def _as_texts(column: pa.Array, options: ReadOptions) -> Iterator[pa.LargeStringArray]:
     """A column as text. Nulls and dictionaries are split, because they may become much larger as text."""
     if pa.types.is_null(column.type):
         for start in range(0, len(column), NULLS_PER_BATCH):
@@ -318,7 +344,7 @@ def _as_texts(column: pa.Array, batch_bytes: int) -> Iterator[pa.LargeStringArra
         return
     if not pa.types.is_dictionary(column.type):
         _validate_structure(column)
-        yield as_text(column)
+        yield as_content(column, options)
         return
     column.validate()
     column.indices.validate(full=True)
@@ -326,7 +352,7 @@ def _as_texts(column: pa.Array, batch_bytes: int) -> Iterator[pa.LargeStringArra
     values = as_text(column.dictionary)
     pa.DictionaryArray.from_arrays(column.indices, pa.nulls(len(values)), safe=False).validate(full=True)
     lengths = pc.binary_length(values.cast(pa.large_binary())).take(column.indices).fill_null(0)
-    edges = pack(lengths.to_numpy(zero_copy_only=False).astype(np.int64), batch_bytes)
+    edges = pack(lengths.to_numpy(zero_copy_only=False).astype(np.int64), options.batch_bytes)
     for start, stop in itertools.pairwise(edges.tolist()):
         yield values.take(column.indices.slice(start, stop - start))
 

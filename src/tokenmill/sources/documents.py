@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill import storage
+from tokenmill.sources.token_source import TokenInput
 from tokenmill.spans import Spans
 
 Span = storage.Span
@@ -22,8 +23,9 @@ RowArray = npt.NDArray[np.uint64]
 
 # The kinds whose documents are numbered. In other kinds, a row is the byte at which its document starts.
 ROW_KINDS = ("parquet", "arrow", "csv")
-# The reasons for skipping a row: its text is null, it lacks the column of the text, it does not satisfy `--where`.
-NULL, MISSING, FILTERED = "null", "missing", "filtered"
+# The reasons for skipping a row: its text is null, it lacks the column of the text, it does not satisfy `--where`, or a
+# document of an earlier row goes on in it.
+NULL, MISSING, FILTERED, CONTINUED = "null", "missing", "filtered", "continued"
 
 
 class SourceFile(msgspec.Struct, frozen=True):
@@ -79,10 +81,17 @@ class ReadOptions(msgspec.Struct, frozen=True):
     # The column holds lists of messages, and `tools` those of tools if it is given (see `conversations`).
     messages: bool = False
     tools: str = ""
+    # The documents are token ids (see `token_lists`).
+    tokens: TokenInput | None = None
     # A template of text before each document, which is encoded by itself (see `prefixes`).
     prefix: str = ""
     # The row groups of a Parquet slice that are read, counted from its first one. None stands for all of them.
     groups: tuple[int, ...] | None = None
+
+    @property
+    def joins_texts(self) -> bool:
+        """Whether the strings of a list are joined to a text."""
+        return not self.segments and not self.messages and self.tokens is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +136,8 @@ class Documents:
     have removed, by reason. `unread_groups` counts the Parquet row groups whose text was not read for this reason.
     `missing` holds the rows that lack the column of the text; the text of those that are in `rows` is null. `trained`
     are the bytes of each document that are trained on; None if all are. `prefix` is the text before each document, null
-    where it has none; None without `ReadOptions.prefix`.
+    where it has none; None without `ReadOptions.prefix`. With `ReadOptions.tokens`, `text` is binary: the ids of each
+    document, without begin and end token.
     """
 
     text: pa.LargeStringArray
@@ -217,6 +227,11 @@ class SourceKind(Protocol):
 
     def require_columns(self, file: SourceFile, names: tuple[str, ...]) -> None:
         """Raise SourceError if the file declares its columns, and one of these is missing or not plain."""
+
+
+def as_content(array: pa.Array, options: ReadOptions) -> pa.Array:
+    """An array as the content of documents: large strings, or the ids that it holds already."""
+    return array if options.tokens is not None else as_text(array)
 
 
 def as_text(array: pa.Array) -> pa.LargeStringArray:

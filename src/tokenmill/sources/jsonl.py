@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from tokenmill.sources.bad_rows import (
     NOT_AN_OBJECT,
+    NOT_IDS,
     NOT_MESSAGES,
     NOT_SEGMENTS,
     NOT_TEXT,
@@ -49,10 +50,10 @@ from tokenmill.sources.documents import (
     Slices,
     SourceFile,
     Span,
-    as_text,
+    as_content,
 )
 from tokenmill.sources.json_values import ValueStream, has_values
-from tokenmill.sources.jsonl_values import BlockLines, load, parse_block, read_values
+from tokenmill.sources.jsonl_values import BlockLines, load, parse_block, read_values, whole_number
 from tokenmill.sources.missing_column import WHITE_SPACE, key_spellings
 from tokenmill.sources.segments import TEXT, TRAIN, has_wrong, join_parsed, join_segments
 from tokenmill.sources.text_columns import (
@@ -66,6 +67,7 @@ from tokenmill.sources.text_columns import (
     text_template,
     value_at,
 )
+from tokenmill.sources.token_lists import ids_of_json, join_ids
 from tokenmill.storage.arrow_text import as_utf8
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
@@ -126,7 +128,7 @@ def _documents(file: SourceFile, options: ReadOptions, block: Block) -> Document
         text, bad = _parse_lines(lines, options, is_strict=has_values(file))
     names = text_template(options).names[: 1 if options.messages else None]
     missing = _missing(lines, np.flatnonzero(text.is_null()), names)
-    found = Documents(as_text(text), lines.rows, (*block.bad, *bad), missing=missing)
+    found = Documents(as_content(text, options), lines.rows, (*block.bad, *bad), missing=missing)
     return split_valid(file, found, options, lines.raw)
 
 
@@ -165,6 +167,9 @@ def _parse_block(lines: BlockLines, options: ReadOptions) -> pa.LargeStringArray
         return None
     if options.segments:
         return _parse_segments(lines, options.column)
+    if options.tokens is not None:
+        table = None if "." in options.column else parse_block(lines, {options.column: pa.list_(pa.int64())})
+        return None if table is None else join_ids(table[options.column].combine_chunks())
     types: dict[str, pa.DataType] | None = dict.fromkeys(template.names, pa.large_string())
     if joins_lists(options):
         types = _types(next(iter(lines), bytearray()), template.names)
@@ -218,7 +223,7 @@ def _parse_lines(
     If `is_strict`, a line that is not JSON raises: in an array, a missing brace makes one value of many objects.
     """
     template = template_of(options)
-    is_one = options.segments or options.messages  # what several names give is one text already
+    is_one = not options.joins_texts  # what several names give is one text already
     columns: list[list[bytes | None]] = [[] for _ in template.names[: 1 if is_one else None]]
     bad: list[BadRow] = []
     bad_indices = []
@@ -236,7 +241,7 @@ def _parse_lines(
             for column, value in zip(columns, values, strict=True):
                 column.append(value)
     lines.remove(bad_indices)
-    texts = [as_text(pa.array(column, pa.large_binary())) for column in columns]
+    texts = [as_content(pa.array(column, pa.large_binary()), options) for column in columns]
     return texts[0] if is_one else template.fill(texts, options.null), bad
 
 
@@ -258,13 +263,16 @@ def _values(line: bytearray, options: ReadOptions) -> list[bytes | None]:
     if options.messages:
         return [_conversation(line, options)]
     try:
-        record = load(line, float, "surrogateescape")
+        record = load(line, float if options.tokens is None else whole_number, "surrogateescape")
     except ValueError as error:
         raise _NotJsonError(NOT_AN_OBJECT, f"{error}; found {_excerpt(line)}") from error
     if not isinstance(record, dict):
         raise _BadLineError(NOT_AN_OBJECT, f"found {_excerpt(line)}")
     if options.segments:
-        return [_segments(value_at(record, options.column, options), _encoder(line))]
+        join = functools.partial(join_parsed, encode=_encoder(line))
+        return [_document(value_at(record, options.column, options), join, NOT_SEGMENTS)]
+    if options.tokens is not None:
+        return [_document(value_at(record, options.column, options), ids_of_json, NOT_IDS)]
     names = template_of(options).names
     try:
         values = [value_at(record, name, options) for name in names]
@@ -289,10 +297,11 @@ def _encoder(line: bytearray) -> Callable[[str], bytes]:
     return as_utf8
 
 
-def _segments(value: Any, encode: Callable[[str], bytes]) -> bytes | None:
-    document = None if value is None else join_parsed(value, encode)
+def _document(value: Any, join: Callable[[Any], bytes | None], reason: str) -> bytes | None:
+    """The document that a list makes, if there is one. `reason` is why another value is bad."""
+    document = None if value is None else join(value)
     if value is not None and document is None:
-        raise _BadLineError(NOT_SEGMENTS, f"the value is {_shown(value)}")
+        raise _BadLineError(reason, f"the value is {_shown(value)}")
     return document
 
 

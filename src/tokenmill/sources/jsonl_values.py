@@ -219,14 +219,15 @@ def _records(lines: BlockLines) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of the lines, each with its row. A line that is not an object is a bad row, and skipped."""
     for row, line in zip(lines.rows.tolist(), lines, strict=True):
         try:
-            record = load(line, _whole_number, "replace")
+            record = load(line, whole_number, "replace")
         except ValueError:
             continue
         if isinstance(record, dict):
             yield row, record
 
 
-def _whole_number(digits: str) -> int | float:
+def whole_number(digits: str) -> int | float:
+    """A whole number; a floating point number if it has very many digits."""
     return int(digits) if len(digits) <= MAX_DIGITS else float(digits)
 
 

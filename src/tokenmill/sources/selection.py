@@ -52,7 +52,7 @@ def read_selected(kind: SourceKind, file: SourceFile, file_slice: Slice, options
     A line of JSON Lines that is not an object has no columns: it stays a bad row.
     """
     selection = _select(kind, file, file_slice, options)
-    nothing = pa.array([], pa.large_string())
+    nothing = pa.array([], pa.large_string() if options.tokens is None else pa.large_binary())
     skipped = {FILTERED: selection.excluded} if len(selection.excluded) else {}
     yield Documents(nothing, np.empty(0, np.uint64), skipped=skipped, unread_groups=selection.unread_groups)
     # A bad row that the filter excludes must not end the run.

@@ -132,7 +132,7 @@ def join_of(options: ReadOptions) -> str:
 
 def joins_lists(options: ReadOptions) -> bool:
     """Whether a list in JSON Lines is text. In a plain column only if `join` is given: it was a bad row before."""
-    is_path = "." in options.column and not options.segments and not options.messages
+    is_path = "." in options.column and options.joins_texts
     return options.join is not None or bool(options.template) or is_path
 
 

@@ -11,7 +11,7 @@ DOCUMENTS, STREAM, OVERLAP = "documents", "stream", "overlap"
 ID_TYPE = "<u4"
 
 
-class TokenSource(msgspec.Struct, frozen=True):
+class TokenInput(msgspec.Struct, frozen=True):
     """Where the ids of documents are in the sources, and which of them belong to the frame of the sources.
 
     `column` is a column of lists of ids, or `format` is the format of files of tokens, and `dtype` the type of their

@@ -24,6 +24,12 @@ def text_buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint8], npt.
     return np.frombuffer(data, np.uint8)[own[0] : own[-1]], own - own[0]
 
 
+def binary_array(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> pa.LargeBinaryArray:
+    """An array whose value i is data[offsets[i]:offsets[i + 1]]. The data are not copied."""
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets, np.int64)), pa.py_buffer(data)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+
+
 def as_utf8(text: str) -> bytes:
     """Text as UTF-8. Lone surrogates become U+FFFD, as in tiktoken."""
     try:

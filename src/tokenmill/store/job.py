@@ -17,6 +17,7 @@ from tokenmill.errors import USAGE, StoreError, UsageError
 from tokenmill.humanize import count
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.text_columns import SKIP, parse_template, text_template
+from tokenmill.sources.token_source import DOCUMENTS, OVERLAP, STREAM, TokenInput
 from tokenmill.sources.where import parse_where
 from tokenmill.storage import Folder, read_existing
 from tokenmill.storage.digest import differences, digest_of, hash_of
@@ -24,6 +25,7 @@ from tokenmill.storage.local.listing import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store.layout import MAX_JSON_BYTES, RUN, TOKENIZER, damaged, errors_of, refuse_other_format
 from tokenmill.tokenization.control_tokens import control_tokens, marked, marks_of
+from tokenmill.tokenization.engines.ids import IDS
 from tokenmill.tokenization.fim import CHARACTER, LINE
 from tokenmill.tokenization.fim_tokens import PIECES
 from tokenmill.tokenization.spec import TokenizerSpec
@@ -86,6 +88,9 @@ class Job(msgspec.Struct, frozen=True):
     """The columns of messages and of tools, which `chat` renders; empty without them."""
 
     chat: Chat | None = None
+    tokens: TokenInput | None = None
+    """Where the ids of documents are, if the sources hold tokens."""
+
     fim_rate: float | None = None
     """The fraction of documents that are rearranged for fill-in-the-middle; None without the option."""
 
@@ -119,7 +124,8 @@ class Job(msgspec.Struct, frozen=True):
     @property
     def splits_rows(self) -> bool:
         """Whether a row may be several documents."""
-        return self.chat is not None and self.chat.turns == EACH
+        is_stream = self.tokens is not None and self.tokens.rows in (STREAM, OVERLAP)
+        return is_stream or (self.chat is not None and self.chat.turns == EACH)
 
     @property
     def limits_tokens(self) -> bool:
@@ -151,7 +157,8 @@ class Job(msgspec.Struct, frozen=True):
         control = filter(None, self.tokenizer.special_tokens) if self.messages else control_tokens(self.tokenizer)
         refused = (*marks.values(), *(control if self.special == REFUSE else ()))
         return ReadOptions(
-            column=self.messages or self.segments or self.column,
+            column=self._content_column,
+            tokens=self.tokens,
             segments=bool(self.segments),
             messages=bool(self.messages),
             tools=self.tools,
@@ -166,8 +173,15 @@ class Job(msgspec.Struct, frozen=True):
         )
 
     @property
+    def _content_column(self) -> str:
+        """The column of what a document is made of."""
+        return (self.tokens.column if self.tokens is not None else self.messages or self.segments) or self.column
+
+    @property
     def encoder(self) -> TokenizerSpec:
-        """The tokenizer, with what becomes of special tokens that documents spell."""
+        """The tokenizer, with what becomes of special tokens that documents spell. Ids are not encoded."""
+        if self.tokens is not None:
+            return msgspec.structs.replace(self.tokenizer, kind=IDS)
         ids = {mark: self.tokenizer.special_tokens[token] for token, mark in self._marks.items()}
         is_parsed = self.special == PARSE or (self.chat is not None and not self.chat.marks)
         return msgspec.structs.replace(self.tokenizer, parse_special=is_parsed, marks=ids)
@@ -197,6 +211,7 @@ class Job(msgspec.Struct, frozen=True):
             "--messages": self.messages,
             "--tools": self.tools,
             **({} if self.chat is None else _chat_identity(self.chat)),
+            **({} if self.tokens is None else _tokens_identity(self.tokens)),
             "--join": "" if self.join is None else repr(self.join),
             "--template": self.template and repr(self.template),
             "--null": "" if self.null == SKIP else self.null,
@@ -246,6 +261,18 @@ def _chat_identity(chat: Chat) -> dict[str, str]:
         "--turns": chat.turns,
         "--prefilled": chat.prefilled,
         "--roles": roles if chat.roles else "",
+    }
+
+
+def _tokens_identity(tokens: TokenInput) -> dict[str, str]:
+    return {
+        "--tokens-column": tokens.column,
+        "format of the sources": tokens.format,
+        "type of their tokens": tokens.dtype,
+        "--rows": "" if tokens.rows == DOCUMENTS else tokens.rows,
+        "--source-bos": _token(tokens.begin),
+        "--source-eot": _token(tokens.end),
+        "place of the source's eot": "first" if tokens.end_first else "",
     }
 
 
@@ -382,6 +409,7 @@ def _check_tokenizer(job: Job) -> None:
         raise MalformedDataError(f"the commit of the tokenizer is {str(tokenizer.commit)[:40]!r}")
     tokens = [tokenizer.end_of_text, job.begin, job.end]
     tokens += [*tokenizer.special_tokens.values(), *tokenizer.plain_tokens.values()]
+    tokens += [] if job.tokens is None else [job.tokens.begin, job.tokens.end]
     if any(token is not None and not 0 <= token < tokenizer.vocabulary_size for token in tokens):
         raise MalformedDataError(f"a token is not among the {tokenizer.vocabulary_size} ids")
 

@@ -31,9 +31,9 @@ from tokenmill.store.chain import BASE, Head, reading
 from tokenmill.store.job import STORE_FORMAT, Job
 from tokenmill.store.layout import advice, part_name
 
-NULL, MISSING, FILTERED = documents.NULL, documents.MISSING, documents.FILTERED
+NULL, MISSING, FILTERED, CONTINUED = documents.NULL, documents.MISSING, documents.FILTERED, documents.CONTINUED
 DENIED, DUPLICATE, LENGTH = "denied", "duplicate", "length"
-SPARSE = frozenset({DUPLICATE, FILTERED, LENGTH})
+SPARSE = frozenset({DUPLICATE, FILTERED, LENGTH, CONTINUED})
 """The reasons whose rows in a part and source are one range, with rows of other reasons and documents in between."""
 WITHOUT_TEXT = frozenset({NULL, MISSING})
 INTENDED = frozenset({*WITHOUT_TEXT, DENIED, *SPARSE})
@@ -458,8 +458,8 @@ def corrupt_file(folder: Folder, unit: int, name: str, reason: str) -> CorruptSt
 class TextHash:
     """The hash of the text and the boundaries of documents, and of the ranges that are trained on, if not all text is.
 
-    Prefixes are hashed, too. It does not depend on how documents are batched. `text_bytes` is the size of the text. A
-    part that leaves out documents subtracts theirs.
+    Prefixes are hashed, too. It does not depend on how documents are batched. `text_bytes` is the size of the text,
+    0 for documents that are ids already. A part that leaves out documents subtracts theirs.
     """
 
     def __init__(self) -> None:
@@ -469,7 +469,7 @@ class TextHash:
     def update(self, documents: Documents) -> None:
         """Add documents, none of which is null."""
         (data, offsets), trained, prefix = text_buffers(documents.text), documents.trained, documents.prefix
-        self.text_bytes += len(data)
+        self.text_bytes += 0 if pa.types.is_large_binary(documents.text.type) else len(data)
         columns: list[npt.NDArray[Any]] = [data, np.diff(offsets)]
         if trained is not None:
             columns += [trained.values, np.diff(trained.offsets)]

@@ -24,6 +24,7 @@ from tokenmill.tokenization.control_tokens import plain_content
 from tokenmill.tokenization.cutting import Cutter
 from tokenmill.tokenization.engines.gigatoken import EngineFailed, GigatokenEngine
 from tokenmill.tokenization.engines.huggingface import HuggingFaceEngine
+from tokenmill.tokenization.engines.ids import IDS, IdsEngine
 from tokenmill.tokenization.engines.protocol import CannotEncode, Encoded, Engine, Tokens
 from tokenmill.tokenization.engines.tiktoken import TiktokenEngine
 from tokenmill.tokenization.gigatoken_support import unsupported
@@ -36,9 +37,10 @@ __all__ = ["ENGINES", "REFERENCES", "AuditMismatchError", "EngineChoice", "Token
 
 Result = TypeVar("Result")
 ENGINES = ("auto", "gigatoken", "tiktoken", "tokenizers")
-REFERENCES: dict[str, type[TiktokenEngine | HuggingFaceEngine]] = {
+REFERENCES: dict[str, type[TiktokenEngine | HuggingFaceEngine | IdsEngine]] = {
     "tiktoken": TiktokenEngine,
     "huggingface": HuggingFaceEngine,
+    IDS: IdsEngine,
 }
 REFERENCE_NAMES = tuple(engine.name for engine in REFERENCES.values())
 
@@ -87,8 +89,10 @@ def choose_engine(vocabulary: Vocabulary, wanted: str) -> EngineChoice:
     reference = REFERENCES[spec.kind].name
     if wanted not in ENGINES:
         raise UsageError(f"there is no engine called {wanted!r}", f"engines      {', '.join(ENGINES)}")
-    if wanted == reference:
+    if wanted == reference or (wanted == "auto" and spec.kind == IDS):
         return EngineChoice(reference)
+    if spec.kind == IDS:
+        raise UsageError(f"--engine {wanted} has no effect: the documents are token ids already", "Remove --engine.")
     if wanted in REFERENCE_NAMES:
         raise UsageError(f"{wanted} cannot read {spec.name}", f"Use --engine {reference}, or auto.")
     reason = unsupported(vocabulary)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tokenmill.errors import JobChanged, UsageError
 from tokenmill.pipeline.planning.request import PrepareRequest, versions
+from tokenmill.pipeline.planning.token_sources import with_frame_of
 from tokenmill.sources import splits_of, with_identities
 from tokenmill.storage import Folder, scheme
 from tokenmill.store.deny import read_rules
@@ -159,11 +160,12 @@ def _refused(folder: Folder, before: pa.Table, now: pa.Table, paths: list[str] |
 
 
 def with_defaults(request: PrepareRequest, run: Run) -> PrepareRequest:
-    """The request with the run's size of units, unless one is given, and its duplicates if it asks for them."""
+    """The request with what the run has found or chosen, where the call does not give it."""
     unit_bytes = request.job.unit_bytes if request.unit_bytes_given else run.job.unit_bytes
     is_known = None not in (request.job.dedup, run.job.dedup)
     dedup = run.job.dedup if is_known else request.job.dedup
-    job = msgspec.structs.replace(request.job, unit_bytes=unit_bytes, dedup=dedup)
+    tokens = with_frame_of(request.job.tokens, run.job.tokens)
+    job = msgspec.structs.replace(request.job, unit_bytes=unit_bytes, dedup=dedup, tokens=tokens)
     return replace(request, job=job)
 
 

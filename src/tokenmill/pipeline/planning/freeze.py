@@ -33,6 +33,7 @@ from tokenmill.pipeline.planning.deduplicate import find_duplicates
 from tokenmill.pipeline.planning.request import PrepareRequest, versions
 from tokenmill.pipeline.planning.sample import write_vocabulary
 from tokenmill.pipeline.planning.split_sources import plan_units
+from tokenmill.pipeline.planning.token_sources import with_found_frame
 from tokenmill.pipeline.unit.documents import fast_bytes
 from tokenmill.sources import with_identities
 from tokenmill.storage import Folder, publish_new
@@ -111,7 +112,8 @@ def _planned(
     check_template(request.job.chat, executor)
     job, check, step = request.job, request.named.check_plan, plan_step(sources, "planned", pending)
     units = plan_units(sources, request.options, job.unit_bytes, executor, check=check, on_progress=step)
-    job, duplicates = _without_duplicates(units, sources, request, executor, pending)
+    job, found = with_found_frame(job, units, sources, executor)
+    job, duplicates = _without_duplicates(units, sources, replace(request, job=job), executor, pending)
     contents = {layout.SOURCES: tables.table_bytes(sources), layout.PLAN: tables.table_bytes(units)}
     hashes = {name: hash_of(data) for name, data in contents.items()}
     run = Run(
@@ -129,7 +131,7 @@ def _planned(
     vocabulary = {f"{layout.TOKENIZER}/{request.job.tokenizer.file}": request.vocabulary.content}
     denied = {deny_name(job.deny): request.deny} if job.deny else {}
     named = {layout.table_name(folder, name, hashes[name]): data for name, data in contents.items()}
-    notes = _deny_notes(request.deny, sources)
+    notes = (*found, *_deny_notes(request.deny, sources))
     run = _with_units(run, units, request.units_of(len(units)))
     return FrozenRun(run, sources, units, files={**vocabulary, **denied, **duplicates, **named}, notes=notes)
 

@@ -16,6 +16,7 @@ from tokenmill.errors import CorruptStore, StoreError, UsageError
 from tokenmill.options import JobOptions, PrepareOptions
 from tokenmill.pipeline.planning.chat import CHAT_OPTIONS, FormerChat, options_of_chat
 from tokenmill.pipeline.planning.pieces import DEPENDENT
+from tokenmill.pipeline.planning.token_sources import options_of_tokens
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store.chain import Head, erased_rules
 from tokenmill.store.deny import read_content, read_rules
@@ -29,7 +30,7 @@ from tokenmill.tokenization.resolve import Vocabulary
 OFF = "none"
 
 # What names the text of documents, and what cannot be used with segments or messages.
-TEXTS = ("column", "template", "segments", "messages")
+TEXTS = ("column", "template", "segments", "messages", "tokens_column")
 OTHER_TEXT = ("column", "template", "join", "separator")
 
 OPTIONS = options_of(JobOptions)
@@ -92,6 +93,9 @@ def _refuse_two_texts(options: PrepareOptions) -> None:
     for name in OTHER_TEXT if options.segments not in {None, OFF} else ():
         if getattr(options, name) not in {None, OFF}:
             raise UsageError(f"--{name} cannot be used with --segments", "The text of a document is its segments.")
+    for name in ("segments", "messages", *OTHER_TEXT) if options.tokens_column not in {None, OFF} else ():
+        if getattr(options, name) not in {None, OFF}:
+            raise UsageError(f"--{name} cannot be used with --tokens-column", "The documents are token ids already.")
     for name in ("segments", *OTHER_TEXT) if options.messages not in {None, OFF} else ():
         if getattr(options, name) not in {None, OFF}:
             advice = "The text of a document is what the chat template makes of its messages."
@@ -107,6 +111,7 @@ def _options_of(job: Job) -> dict[str, Any]:
         **{name: getattr(job, name, None) for name, about in OPTIONS.items() if about.of_store or about.can_be_off},
         "max_document_bytes": job.document_bytes,
         **options_of_chat(job.chat),
+        **options_of_tokens(job.tokens),
         "dedup": None if job.dedup is None else "exact",
         "deny": None,
     }

@@ -34,10 +34,10 @@ def piece_options(options: JobOptions) -> dict[str, Any]:
     for name, dependent in DEPENDENT.items():
         given = next((each for each in dependent if getattr(options, each) is not None), None)
         if given is not None and getattr(options, name) is None:
-            raise UsageError(f"{_option(given)} needs {_option(name)}")
+            raise UsageError(f"{option_name(given)} needs {option_name(name)}")
         other = "segments" if options.segments else "messages"
         if getattr(options, other) and getattr(options, name) is not None:
-            raise UsageError(f"{_option(name)} cannot be used with --{other}", _WITH_SPANS[name, other])
+            raise UsageError(f"{option_name(name)} cannot be used with --{other}", _WITH_SPANS[name, other])
     if options.fim_rate is not None and options.template_special == PARSE and options.special != PARSE:
         raise UsageError(
             "--fim-rate cannot be used with --template-special parse",
@@ -79,5 +79,6 @@ def with_pieces(job: Job, options: JobOptions) -> Job:
     return msgspec.structs.replace(job, fim_tokens=tokens)
 
 
-def _option(name: str) -> str:
+def option_name(name: str) -> str:
+    """An option as a user writes it."""
     return f"--{name.replace('_', '-')}"

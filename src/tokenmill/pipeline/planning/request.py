@@ -17,7 +17,8 @@ from tokenmill.humanize import parse_size
 from tokenmill.options import JobOptions, PrepareOptions
 from tokenmill.pipeline.planning.chat import chat_values, make_chat
 from tokenmill.pipeline.planning.like import NO_STORE, StoreText
-from tokenmill.pipeline.planning.pieces import fraction_of, piece_options, with_pieces
+from tokenmill.pipeline.planning.pieces import fraction_of, option_name, piece_options, with_pieces
+from tokenmill.pipeline.planning.token_sources import token_source
 from tokenmill.pipeline.unit import plan
 from tokenmill.sources import Discovery, Ignored, SplitChoice, discover
 from tokenmill.sources.documents import ReadOptions
@@ -234,13 +235,14 @@ def refuse_without_effect(discovery: Discovery, **given: str | None) -> None:
     unused = {
         "column": (kinds <= {"text"}, "text files have no columns", of_files),
         "segments": (kinds <= {"text", "csv"}, "no source has lists of segments", ""),
+        "tokens_column": (kinds <= {"text", "csv"}, "no source has lists", ""),
         "messages": (kinds <= {"text"}, "text files have no columns", of_files),
         "join": (kinds <= {"text", "csv"}, "no source has lists of strings", ""),
         "separator": ("text" not in kinds, "no source is a .txt file", of_rows),
     }
     for name, value in given.items():
         has_no_effect, reason, advice = unused[name]
-        option = f"--{name}"
+        option = option_name(name)
         if value is not None and has_no_effect:
             found = f"sources      {', '.join(sorted(kinds))}"
             raise UsageError(f"{option} {value!r} has no effect: {reason}", found, f"{advice} Remove {option}.".strip())
@@ -265,6 +267,7 @@ def make_request(
         unit_bytes=unit_bytes or plan.default_unit_bytes(total_bytes(discovery)),
         deny=hash_of(store.deny) if store.deny else "",
         chat=make_chat(options, spec, store.chat),
+        tokens=token_source(options, spec),
         **job_options(options),
     )
     job = with_pieces(job, options)

@@ -65,7 +65,7 @@ class Measure:
         started = time.monotonic()
         text, fraction = self._read(task)
         read_seconds = time.monotonic() - started
-        pieces = _pieces(text)
+        pieces = _pieces(text) if self.job.tokens is None else text
         lengths, piece_bytes = _lengths(text), _lengths(pieces)
         Position("encode").mark(self.encode_seconds)
         started = time.monotonic()
@@ -93,7 +93,7 @@ class Measure:
         limits = msgspec.structs.replace(self.limits, on_bad="quarantine")
         options = msgspec.structs.replace(limits.read_options(self.job), batch_bytes=READ_BYTES)
         batches: list[tuple[SourceFile, Documents]] = []
-        texts = [pa.array([], pa.large_string())]
+        texts = [pa.array([], pa.large_string() if self.job.tokens is None else pa.large_binary())]
         fraction = 1.0
         for file, documents in unit_documents(task, self.job, limits, options=options):
             if sum(_lengths(text).sum() for text in texts) >= READ_BYTES:

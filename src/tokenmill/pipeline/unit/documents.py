@@ -29,6 +29,7 @@ from tokenmill.store.job import Job, read_vocabulary
 from tokenmill.store.member import whole_file
 from tokenmill.store.part import DENIED, DUPLICATE
 from tokenmill.tokenization.audit import AuditMismatchError
+from tokenmill.tokenization.engines.ids import OutsideVocabulary
 from tokenmill.tokenization.engines.protocol import CannotEncode, Encoded
 from tokenmill.tokenization.resolve import resolve_offline
 from tokenmill.tokenization.tokenizer import REFERENCES, Tokenizer, choose_engine
@@ -246,6 +247,9 @@ def document_tokens(
     except CannotEncode as failure:
         where = (f"file         {file.path}", f"found at     {place(file.kind, rows[failure.position])}")
         raise CannotEncode(failure.headline, *where) from failure
+    except OutsideVocabulary as failure:
+        where = (f"file         {file.path}", f"found at     {place(file.kind, rows[failure.position])}")
+        raise OutsideVocabulary(failure.headline, *where, "The tokens are those of another tokenizer.") from failure
 
 
 _loaded: dict[tuple[str, str, str], Tokenizer] = {}

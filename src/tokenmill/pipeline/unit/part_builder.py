@@ -61,7 +61,7 @@ class PartBuilder:
 
     def __post_init__(self) -> None:
         # Every conversation has the control tokens of its template.
-        self._control = Spellings.of(() if self.job.messages else control_tokens(self.job.tokenizer))
+        self._control = Spellings.of(() if self.job.messages or self.job.tokens else control_tokens(self.job.tokenizer))
         self._template_count = template_count(self._control, self.job.read_options())
 
     @property
@@ -75,7 +75,7 @@ class PartBuilder:
         if self.job.limits_tokens:
             is_within = self.job.within_limits(np.diff(encoded.offsets))
             self._skipped.append((file.index, present.rows[~is_within], LENGTH))
-            self._text.text_bytes -= present.filter(~is_within).text_bytes()
+            self._text.text_bytes -= 0 if self.job.tokens else present.filter(~is_within).text_bytes()
             present, encoded = present.filter(is_within), encoded.filter(is_within)
         self._search(present.text)
         self.tokens.append(encoded.tokens)

@@ -85,7 +85,8 @@ class Verify:
         is_erased = np.zeros(len(content.row), np.bool_) if content.erased is None else content.erased > 0
         erased = content.select(is_erased)
         content = content.select(~is_erased) if is_erased.any() else content
-        compared = documents_seen = rows_seen = 0
+        compared = documents_seen = rows_skipped = 0
+        rows = dict[int, list[RowArray]]()
         quarantined = _quarantined(summary)
         lists = left_out(self.directory, self.job)
         for file, documents in unit_rows(task, self.limits.read_options(self.job), lists):
@@ -98,7 +99,10 @@ class Verify:
             stored = content.slice(documents_seen, documents_seen + len(present.rows))
             compared += self._compare(task, file, present, stored) + self._compare_others(task, file, others)
             documents_seen += len(present.rows)
-            rows_seen += len(documents.rows) + len(documents.bad) + documents.skipped_rows
+            rows_skipped += len(documents.bad) + documents.skipped_rows
+            rows.setdefault(file.index, []).append(documents.rows)
+        # A row of a stream may be several documents.
+        rows_seen = rows_skipped + sum(len(np.unique(np.concatenate(each))) for each in rows.values())
         if (documents_seen, rows_seen) != (len(content.row), summary.source_rows):
             raise _different(
                 task,

@@ -1,0 +1,44 @@
+"""Documents that are token ids already: nothing is encoded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from tokenmill.errors import TokenizerError
+from tokenmill.storage.arrow_text import text_buffers
+from tokenmill.tokenization.engines.protocol import Encoded
+from tokenmill.tokenization.spec import TokenizerSpec
+
+# The kind of a tokenizer whose documents are ids.
+IDS = "ids"
+
+
+class OutsideVocabulary(TokenizerError):  # noqa: N818 - the name is written to logs
+    """A document has an id that the vocabulary does not have; `position` is the document's index in the batch."""
+
+    position = 0
+
+
+class IdsEngine:
+    """Takes the ids of documents as they are, in the type of the vocabulary."""
+
+    name = "none"
+
+    def __init__(self, spec: TokenizerSpec, content: bytes) -> None:
+        del content
+        self._spec = spec
+
+    def encode(self, text: pa.LargeBinaryArray) -> Encoded:
+        """The ids of each document, each of four bytes. Raises OutsideVocabulary for an id that does not exist."""
+        data, offsets = text_buffers(text)
+        ids, offsets = data.view("<u4"), offsets // 4
+        if len(ids) and int(ids.max()) >= self._spec.vocabulary_size:
+            first = int(np.argmax(ids >= self._spec.vocabulary_size))
+            failure = OutsideVocabulary(
+                f"the id {ids[first]} is not a token of {self._spec.name}, whose ids go from 0 to "
+                f"{self._spec.vocabulary_size - 1}"
+            )
+            failure.position = int(np.searchsorted(offsets, first, side="right")) - 1
+            raise failure
+        return Encoded(ids.astype(self._spec.dtype), offsets)
