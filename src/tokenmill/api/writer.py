@@ -138,7 +138,7 @@ def writer(out: StrPath, *, tokenizer: StrPath | TokenizerObject, **options: Any
     Args:
         out: The directory of the store.
         tokenizer: The tokenizer of the ids, as for `prepare`.
-        **options: More options of `prepare`, such as `eot`, `bos`, `to` and `workers`.
+        options: More options of `prepare`, such as `eot`, `bos`, `to` and `workers`.
 
     >>> with tokenmill.writer("tokens", tokenizer="gpt2") as w:  # doctest: +SKIP
     ...     for number, ids in enumerate(documents[w.committed :], w.committed):
