@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tokenmill.api.template import template as template
     from tokenmill.api.tokenizers import tokenizers as tokenizers
     from tokenmill.api.verify import verify as verify
+    from tokenmill.api.writer import writer as writer
     from tokenmill.tokenization.tokenize_fn import tokenize_fn as tokenize_fn
 
 __version__ = "0.1.0"
@@ -72,6 +73,7 @@ _MODULES = {
     "template": "tokenmill.api.template",
     "tokenizers": "tokenmill.api.tokenizers",
     "verify": "tokenmill.api.verify",
+    "writer": "tokenmill.api.writer",
 }
 
 __all__ = ["TokenmillError", "results", "using", *_MODULES]  # noqa: PLE0604 - its keys are strings

@@ -26,7 +26,7 @@ def test_the_public_surface_is_this() -> None:
         *classes,
         *functions,
         *("inspect", "loader", "locate", "map_dataset", "mix", "open", "plan", "prepare"),
-        *("report", "results", "stats", "status", "template", "tokenize_fn", "tokenizers", "using", "verify"),
+        *("report", "results", "stats", "status", "template", "tokenize_fn", "tokenizers", "using", "verify", "writer"),
     ]
     assert set(cli.commands) <= set(expected)
     assert sorted(tokenmill.__all__) == expected

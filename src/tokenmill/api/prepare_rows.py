@@ -26,6 +26,10 @@ from tokenmill.store.spool import ARROW
 from tokenmill.store.tables import read_sources
 
 
+class Spooled(list[Any]):
+    """Stands for the rows of a spool that is there already, as the sources of a call."""
+
+
 @dataclass(frozen=True, slots=True)
 class GivenRows:
     """Rows that a call was given in place of paths. `files` hold them, each with its split; else they are copied."""
@@ -63,6 +67,8 @@ class GivenRows:
 
 def rows_of_call(sources: Any, stdin: str | None, splits: SplitChoice) -> GivenRows | None:
     """The rows that are given as sources; None if these are paths of files. Nothing is read."""
+    if isinstance(sources, Spooled):
+        return GivenRows("a writer", lambda: None)
     if isinstance(sources, str | os.PathLike | Store):
         sources = [sources]
     if not isinstance(sources, list | tuple) or (

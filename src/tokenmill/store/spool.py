@@ -75,6 +75,13 @@ def write_arrow(output: BinaryIO, batches: Sequence[pa.RecordBatch]) -> None:
             writer.write_batch(batch)
 
 
+def read_arrow(folder: Folder, name: str) -> list[pa.RecordBatch]:
+    """Read a spool file of columns."""
+    with errors_of(folder, name):
+        reader = pa.ipc.open_file(pa.py_buffer(folder.buffer(name)))
+        return [reader.get_batch(number) for number in range(reader.num_record_batches)]
+
+
 def write_lines(output: BinaryIO, lines: pa.Buffer) -> None:
     """Write lines to a spool file of JSON Lines, as a frame of its own."""
     output.write(pa.compress(lines, codec="zstd"))

@@ -49,7 +49,7 @@ OpenRows = Callable[[], Mapping[str | None, RowStream] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class RowsFile:
     """The rows of one spool file, in memory."""
 
     record: SpoolFile
@@ -93,7 +93,7 @@ def _write(
         for file in _files(streams, "copied", report):
             _require_room(folder, file.bytes, is_begun=True)
             with folder.publish(file.record.name, durable=False) as output:
-                _write_file(output, file)
+                write_rows(output, file)
             files.append(file.record)
             kind = file.kind
         _require_rows(files, what)
@@ -133,7 +133,7 @@ def _other_rows(folder: Folder, what: str, where: str) -> JobChanged:
     )
 
 
-def _files(streams: Mapping[str | None, RowStream], done: str, report: Reporter) -> Iterator[_File]:
+def _files(streams: Mapping[str | None, RowStream], done: str, report: Reporter) -> Iterator[RowsFile]:
     """The files of the rows, split by split, each when all its rows are read."""
     number = all_rows = all_bytes = 0
     for split, stream in streams.items():
@@ -147,18 +147,19 @@ def _files(streams: Mapping[str | None, RowStream], done: str, report: Reporter)
                 all_rows, all_bytes = all_rows + len(batch), all_bytes + batch_bytes
                 report.pending(f"rows         {all_rows:,} {done}, {size(all_bytes)}")
             if held and (batch is None or held_bytes >= FILE_BYTES):
-                yield _file(number, split, stream.kind, held)
+                yield spool_file(number, split, stream.kind, held)
                 number, held, held_bytes = number + 1, [], 0
 
 
-def _file(number: int, split: str | None, kind: str, batches: list[pa.RecordBatch]) -> _File:
+def spool_file(number: int, split: str | None, kind: str, batches: list[pa.RecordBatch]) -> RowsFile:
+    """A spool file of these rows, of which there is at least one batch."""
     digest, total = Hasher(batches[0].schema.serialize()), 0
     for batch in batches:
         data = batch.serialize()
         digest.update(data)
         total += len(data)
     rows = sum(map(len, batches))
-    return _File(SpoolFile(spool_name(number, kind), rows, digest.hexdigest(), split), kind, batches, total)
+    return RowsFile(SpoolFile(spool_name(number, kind), rows, digest.hexdigest(), split), kind, batches, total)
 
 
 def _cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -215,7 +216,7 @@ def _value_bytes(column: pa.Array) -> npt.NDArray[np.int64]:
     return total
 
 
-def _write_file(output: BinaryIO, file: _File) -> None:
+def write_rows(output: BinaryIO, file: RowsFile) -> None:
     """Write the rows of a file, compressed batch by batch."""
     if file.kind == JSONL:
         for batch in file.batches:
