@@ -37,7 +37,19 @@ from tokenmill.errors import TokenmillError
 TOKENIZERS = ("small.json", "small.tiktoken:gpt2")
 WORDS = ("the", "mill", "turns text", "into", "tokens", "éöü", "東京", "🙂", "1234", "==", "{}", "\t", "<|x|>", "don't")
 LANGUAGES = ("en", "de", "zh")
-FORMATS = ("nanogpt", "build-nanogpt", "llmc", "megatron", "datatrove", "olmo", "litdata", "mds", "parquet")
+FORMATS = (
+    "nanogpt",
+    "build-nanogpt",
+    "llmc",
+    "megatron",
+    "datatrove",
+    "olmo",
+    "litdata",
+    "mds",
+    "parquet",
+    "text",
+    "nanochat",
+)
 
 # A fixed name: the paths of sources are part of a store, and so are their times.
 PLACE = Path(tempfile.gettempdir(), "tokenmill-golden-jobs")

@@ -371,9 +371,11 @@ class ExportOptions(RunOptions, ShardOptions):
         unset="a row for each document",
     )
     name: str | None = _shards("Start of the file names, for llmc, build-nanogpt and megatron.", metavar="NAME")
-    columns: str | None = _shards("Column of the tokens, for parquet.", metavar="NAME", unset="input_ids")
+    columns: str | None = _shards(
+        "Column of the tokens or the text, for parquet and text.", metavar="NAME", unset="input_ids, text"
+    )
     with_columns: str | Sequence[str] | None = _shards(
-        "Kept columns of the store to add to the files, for parquet. Erased documents have no values in them.",
+        "Kept columns of the store to add to the files, for parquet and text. Erased documents have no values in them.",
         metavar="A,B,...",
         unset="none",
     )

@@ -9,7 +9,7 @@ import io
 import itertools
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from tokenmill.token_files.protocol import (
 
 APPENDED = [[1, 2, 3, 50256], [4, 5, 50256], [6, 7, 8, 9, 10, 50256]]
 PREPENDED = [[50256, 1, 2, 3], [50256, 4, 5], [50256, 6, 7, 8, 9, 10]]
+TOKEN_FORMATS = [name for name, each in FORMATS.items() if not each.SPEC.is_text]
 KINDS = [(name, dtype) for name, each in FORMATS.items() for dtype in each.SPEC.dtypes]
 
 Documents = Sequence[Sequence[int]]
@@ -57,7 +58,14 @@ def make_content(documents: Documents, dtype: str, cuts: Sequence[int] = (5,)) -
     tokens = np.array(list(itertools.chain(*documents)), dtype)
     lengths = np.array([len(document) for document in documents], np.int64)
     rows = np.arange(len(documents), dtype=np.uint64)
-    return Content(lengths, np.zeros(len(documents), np.uint32), rows, iter(np.split(tokens, sorted(cuts))))
+    batches = iter(np.split(tokens, sorted(cuts)))
+    return Content(lengths, np.zeros(len(documents), np.uint32), rows, batches, text=text_of(documents))
+
+
+def text_of(documents: Documents) -> Callable[[int, int], pa.LargeStringArray]:
+    """The text of documents, which lists their tokens."""
+    texts = pa.array([" é ".join(map(str, document)) for document in documents], pa.large_string())
+    return lambda start, stop: texts.slice(start, stop - start)
 
 
 def export(folder: Folder, each: Format, shard: Shard, documents: Documents, cuts: Sequence[int] = (5,)) -> list[Path]:
@@ -78,6 +86,8 @@ def export(folder: Folder, each: Format, shard: Shard, documents: Documents, cut
 
 def same(found: ShardData, name: str, documents: Documents) -> bool:
     """Whether a reader gave the documents back."""
+    if FORMATS[name].SPEC.is_text:
+        return bool(found.text == text_of(documents)(0, len(documents)))
     tokens = list(itertools.chain(*documents))
     pieces = [tokens[start : start + 4] for start in range(0, len(tokens), 4)] if name == "mds" else documents
     told = found.lengths is None or found.lengths.tolist() == [len(piece) for piece in pieces]
@@ -154,7 +164,7 @@ def test_bytes_do_not_depend_on_batches(tmp_path: Path, name: str) -> None:
     assert first == second
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", TOKEN_FORMATS)
 @pytest.mark.parametrize("tokens", [12, 14])
 def test_tokens_that_are_not_the_documents_are_refused(tmp_path: Path, name: str, tokens: int) -> None:
     """A stream that ends early or late is an error, and no file appears."""
@@ -236,7 +246,7 @@ def test_flipped_bytes_are_damage_or_tokens(tmp_path: Path, name: str) -> None:
                 found = each.read(folder, files, "uint16")
             except CorruptStore:
                 continue
-            assert len(found.tokens) == 13
+            assert len(found.tokens) == 13 if found.text is None else len(found.text) == len(APPENDED)
             assert found.lengths is None or int(found.lengths.sum()) == 13
         damage(path, data)
 
@@ -252,7 +262,7 @@ def test_flipped_bytes_are_damage_or_tokens(tmp_path: Path, name: str) -> None:
         ("olmo", 1, range(2)),
         ("litdata", 0, [*range(8), *range(16, 20)]),
         ("mds", 0, range(24 + 182 + 6)),
-        ("parquet", 0, [*range(4), *range(-8, 0)]),
+        *((name, 0, [*range(4), *range(-8, 0)]) for name in ("parquet", "text", "nanochat")),
     ],
 )
 def test_headers_are_checked(tmp_path: Path, name: str, file: int, places: Sequence[int]) -> None:
@@ -291,6 +301,8 @@ def test_other_dtypes_are_refused(tmp_path: Path, name: str) -> None:
         ("litdata", {"folder": "val", "number": 10}, ["val/chunk-0-10.bin"]),
         ("mds", {"folder": "val", "number": 10}, ["val/shard.00010.mds"]),
         ("parquet", {"split": "val", "number": 1, "count": 3}, ["val-00001-of-00003.parquet"]),
+        ("text", {"split": "val", "number": 1, "count": 3}, ["val-00001-of-00003.parquet"]),
+        ("nanochat", {"split": "val", "number": 3, "count": 1}, ["shard_00003.parquet"]),
     ],
 )
 def test_names(name: str, words: dict[str, Any], files: list[str]) -> None:

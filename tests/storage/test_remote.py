@@ -92,7 +92,9 @@ def parts(s3: Bucket, run: str = "run") -> int:
     return sum(len(page) for page in s3.server.store(f"{s3.url}/{run}/parts").list())
 
 
-NAMES_SOURCES = re.compile(r"olmo/.*\.csv\.gz|parquet/.*\.parquet|(olmo|parquet)/\.tokenmill/(manifest|shards/).*")
+NAMES_SOURCES = re.compile(
+    r"olmo/.*\.csv\.gz|(parquet|text)/.*\.parquet|(olmo|parquet|text)/\.tokenmill/(manifest|shards/).*"
+)
 """Files of exports that hold the addresses of the sources, and the hashes of such files."""
 
 
@@ -104,10 +106,10 @@ def anonymous(files: dict[str, bytes]) -> dict[str, bytes]:
 def test_sources_in_object_storage_give_the_same_bytes(
     corpus: Path, remote: str, s3: Bucket, local_exports: dict[tuple[str, ...], dict[str, bytes]], tmp_path: Path
 ) -> None:
-    """Shuffled, parts and nine formats are the same from S3 to S3, from S3 to a disk, and from a disk to a disk."""
+    """Shuffled, parts and all formats are the same from S3 to S3, from S3 to a disk, and from a disk to a disk."""
     for out in (f"{s3.url}/run", tmp_path / "run"):
         told = prepared(remote, *SMALL_UNITS, "--out", out, *EXPORTS, *SHUFFLED)
-        assert (told["units"], told["units_done_now"], len(told["exports"])) == (UNITS, UNITS, 9)
+        assert (told["units"], told["units_done_now"], len(told["exports"])) == (UNITS, UNITS, len(FORMATS))
     far, near, expected = s3.server.objects(f"{s3.url}/run"), local_files(tmp_path / "run"), local_exports[SHUFFLED]
     assert differences(far, near) == []
     assert [data for name, data in far.items() if name.startswith("sources-")] == [near["sources.parquet"]]
@@ -122,7 +124,7 @@ def test_sources_in_object_storage_give_the_same_bytes(
 def test_a_store_in_object_storage_holds_the_same_bytes(
     corpus: Path, s3: Bucket, local_exports: dict[tuple[str, ...], dict[str, bytes]]
 ) -> None:
-    """Of local sources the store in S3, its exports in all nine formats included, has the bytes of a local one."""
+    """Of local sources the store in S3, its exports in all formats included, has the bytes of a local one."""
     prepared(corpus, *SMALL_UNITS, "--out", f"{s3.url}/run", *EXPORTS)
     found = s3.server.objects(f"{s3.url}/run")
     assert differences(found, local_exports[()]) == []

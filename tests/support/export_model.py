@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 import tokenmill
 from tokenmill.storage import folder_at
 from tokenmill.token_files import find_format
+from tokenmill.tokenization.engines.protocol import framed
+from tokenmill.tokenization.engines.tiktoken import TiktokenEngine
 
 END = 1199
 MASK = (1 << 64) - 1
@@ -61,9 +64,19 @@ def read_back(out: Path, name: str) -> dict[str, list[tuple[np.ndarray, np.ndarr
             files = (files[0], files[0].removesuffix(".bin") + ".idx")
         if files not in seen:
             read = find_format(name).read(folder, files, dtype)
-            found.setdefault(shard["split"], []).append((read.tokens, read.lengths))
+            tokens, lengths = (read.tokens, read.lengths) if read.text is None else encoded(out, read.text)
+            found.setdefault(shard["split"], []).append((tokens, lengths))
         seen.add(files)
     return found
+
+
+def encoded(out: Path, text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens of text that was exported from a store with a .tiktoken vocabulary, and the lengths of documents."""
+    (first, *_) = json.loads((out / ".tokenmill/export.json").read_text())["stores"]
+    store = tokenmill.open(first["directory"] or str(out.parent))
+    encoded = TiktokenEngine(store.job.tokenizer, store.vocabulary()).encode(text)
+    encoded = framed(encoded, store.job.begin, store.job.end)
+    return encoded.tokens, np.diff(encoded.offsets)
 
 
 def flat(documents: list[list[int]]) -> list[int]:

@@ -27,7 +27,8 @@ def formats(as_json: bool) -> None:
         documents = "documents may be cut" if spec.cuts else "whole documents"
         terminal.echo(f"{spec.name:<14} {spec.trainer}")
         terminal.echo(f"{'':<14} {spec.files}")
-        terminal.echo(f"{'':<14} {'/'.join(spec.dtypes)}; eot {spec.defaults.end}; val {spec.defaults.val or 'none'}")
+        content = "text" if spec.is_text else f"{'/'.join(spec.dtypes)}; eot {spec.defaults.end}"
+        terminal.echo(f"{'':<14} {content}; val {spec.defaults.val or 'none'}")
         terminal.echo(f"{'':<14} {shards}; {documents}")
 
 

@@ -47,7 +47,8 @@ class DirectoryOrPosition(options.TokenPosition):
 def locate(where: str, tokens: tuple[Any, ...], as_json: bool, **arguments: Any) -> None:
     """Find the source file, row and text of a token. With --source and --row or --byte, find a document's tokens.
 
-    TOKEN counts from 0 in the whole store, or in the file SHARD of an export, without its header. In several stores, it
+    TOKEN counts from 0 in the whole store, or in the file SHARD of an export, without its header; in a file of text,
+    it is a row. In several stores, it
     counts through all of them in the order given. With TOKEN2, the command lists all documents from TOKEN to before
     TOKEN2. With --step, --row and --position, find a token of a batch that `tokenmill.loader` gave to a training with
     the same options.
@@ -70,7 +71,7 @@ def _one(result: LocateResult) -> Iterable[output.Line]:
     document = result.documents[0]
     position = f"{document.document:,}, of {document.document_tokens:,} tokens"
     if result.exports is None:
-        yield "token", f"{document.token:,} of {result.place}"
+        yield "token" if document.file_row is None else "row", f"{document.token:,} of {result.place}"
         if document.token != document.store_token or document.store != result.store:
             yield "store", f"token {document.store_token:,} of {document.store}"
         position = f"{document.document:,}, token {document.offset:,} of its {document.document_tokens:,}"
@@ -90,7 +91,11 @@ def _one(result: LocateResult) -> Iterable[output.Line]:
     yield "store", f"{document.store}, tokens {document.store_token:,} to {last:,}"
     for name, locations in result.exports.items():
         for shard in locations:
-            yield name, f"{shard.file}, tokens {shard.token:,} to {shard.token + shard.tokens:,} ({shard.split})"
+            tokens = f"tokens {shard.token:,} to {shard.token + shard.tokens:,}"
+            yield (
+                name,
+                f"{shard.file}, {tokens if shard.file_row is None else f'row {shard.file_row:,}'} ({shard.split})",
+            )
         dropped = document.document_tokens - sum(shard.tokens for shard in locations)
         if dropped or not locations:
             yield name, f"{dropped:,} of its tokens are in no shard" + (" (--tail drop)" if dropped else "")
@@ -98,11 +103,11 @@ def _one(result: LocateResult) -> Iterable[output.Line]:
 
 
 def _several(result: LocateResult) -> Iterable[output.Line]:
-    yield "tokens of", result.place
+    yield "tokens of" if result.documents[0].file_row is None else "rows of", result.place
     for document in result.documents[:SHOWN_DOCUMENTS]:
         name, number = document.position
         origin = f"{name} {number:,} of {document.source}"
-        last = f"to {document.token + document.tokens:,}"
+        last = f"to {document.token + (document.tokens if document.file_row is None else 1):,}"
         store = "" if document.store == result.store else f" of {document.store}"
         yield f"{document.token:,}", f"{last}: document {document.document:,}{store}, {origin}"
     hidden = len(result.documents) - SHOWN_DOCUMENTS

@@ -12,6 +12,7 @@ import numpy as np
 from tokenmill.exports import shards
 from tokenmill.exports.job import ExportJob
 from tokenmill.exports.write_shard import split_folder
+from tokenmill.humanize import count
 from tokenmill.storage import Folder
 from tokenmill.store.held_out import TINY_VAL_TOKENS, VAL_FRACTIONS, split_name
 from tokenmill.token_files import find_format
@@ -48,6 +49,9 @@ def split_notices(
                 f"{which} has {shortest:,} tokens; the trainer stops at a shard with less than "
                 f"{shortest_shard}. {remedy} avoids this"
             )
+    spelled = sum(record.control_tokens for records in splits.values() for record in records)
+    if spelled:
+        yield f"{count(spelled, 'control token')} in the documents became text: its spelling"
     if not store_tokens:
         yield "the store holds no tokens: no file is written"
         return
@@ -59,6 +63,8 @@ def split_notices(
         elif split not in splits:
             unit = "shard" if job.sequence_tokens is None else f"sequence of {job.sequence_tokens:,}"
             yield f"{split} has no file: its {skipped[split]:,} tokens are too few for one {unit}"
+    if find_format(job.format).SPEC.layout.val_last and "train" in splits and "val" not in splits:
+        yield f"{job.format} takes the last file as its validation split; --val chooses one"
     train, val = (sum(record.tokens for record in splits.get(split, [])) for split in ("train", "val"))
     if 0 < val < TINY_VAL_TOKENS and train > 10 * val and not shortest_shard and not is_named:
         yield "; ".join(filter(None, [f"val has only {val:,} tokens", advise()]))

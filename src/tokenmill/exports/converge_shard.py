@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tokenmill.errors import CorruptStore
 from tokenmill.exports import records
@@ -33,7 +34,17 @@ from tokenmill.store.job import require_run
 from tokenmill.store.kept import nulled
 from tokenmill.token_files import find_format
 from tokenmill.token_files.files import IGNORED, join_marks
-from tokenmill.token_files.protocol import LABEL, UNTRAINED, Content, Format, Shard, ShardData, WrittenFile
+from tokenmill.token_files.protocol import (
+    LABEL,
+    UNTRAINED,
+    Content,
+    Format,
+    Shard,
+    ShardData,
+    ShardRecord,
+    WrittenFile,
+    no_text,
+)
 
 _PAIR = np.dtype([("source", "<u4"), ("row", "<u8")])
 
@@ -135,14 +146,15 @@ class ConvergeShards:
             return None
         format_ = find_format(self.job.format)
         shard = make_shard(self.job, task, source_paths(self.wanted.directories))
-        data = _read(folder, shard, record.tokens, self.job)
+        data = _read(folder, shard, record, self.job)
         if not _is_as_written(folder, shard, files, self.job):
             before = self._erased(data, documents, self.recorded.among(documents), record.cut)
             self._follow(folder, shard, before, documents, files)
             data = data if self.check else before
         after = self._erased(data, documents, indices, record.cut)
         columns = [] if data.columns is None else data.columns.take(pa.array(indices)).columns
-        if np.array_equal(data.tokens, after.tokens) and all(one.null_count == len(one) for one in columns):
+        is_gone = np.array_equal(data.tokens, after.tokens) and data.text == after.text
+        if is_gone and all(one.null_count == len(one) for one in columns):
             return files
         if self.check:
             headline = f"{folder.path(files[0].name)} holds tokens or values of documents that were erased"
@@ -172,7 +184,8 @@ class ConvergeShards:
         is_erased = np.zeros(len(documents.lengths), np.int64)
         is_erased[indices] = 1
         columns = None if data.columns is None else nulled(data.columns, is_erased)
-        return ShardData(tokens, data.lengths, columns)
+        text = None if data.text is None else pc.if_else(pa.array(is_erased == 1), "", data.text)
+        return ShardData(tokens, data.lengths, columns, text)
 
 
 def token_ranges(
@@ -214,10 +227,10 @@ def _is_as_written(folder: Folder, shard: Shard, files: Files, job: ExportJob) -
     return all(xxh3_of(folder, file.name, start, file.bytes) == file.xxh3 for file, start, _ in places)
 
 
-def _read(folder: Folder, shard: Shard, tokens: int, job: ExportJob) -> ShardData:
+def _read(folder: Folder, shard: Shard, record: ShardRecord, job: ExportJob) -> ShardData:
     """The shard as it is in its file."""
     format_ = find_format(job.format)
-    names = format_.files(shard)
+    names, tokens = format_.files(shard), record.tokens
     if shard.region is None:
         data = format_.read(folder, names, job.dtype)
     else:
@@ -229,7 +242,8 @@ def _read(folder: Folder, shard: Shard, tokens: int, job: ExportJob) -> ShardDat
             for name, size, dtype in zip(names, job.region_token_bytes, (job.dtype, LABEL), strict=False)
         ]
         data = ShardData(join_marks(values[0], values[1] != IGNORED) if job.mask else values[0])
-    if len(data.tokens) != tokens:
+    found, expected = (len(data.tokens), tokens) if data.text is None else (len(data.text), record.documents)
+    if found != expected:
         raise CorruptStore(f"{folder.path(names[0])} does not have the tokens of its record")
     if ([] if data.columns is None else data.columns.column_names) != [column.name for column in job.with_columns]:
         raise CorruptStore(f"{folder.path(names[0])} does not have the columns of its export")
@@ -245,8 +259,11 @@ def _write(
     def columns(start: int, stop: int) -> pa.Table:
         return values.slice(start, stop - start)
 
+    def text(start: int, stop: int) -> pa.LargeStringArray:
+        return no_text(start, stop) if data.text is None else data.text.slice(start, stop - start)
+
     batches = (data.tokens[first : first + BATCH_TOKENS] for first in range(0, len(data.tokens), BATCH_TOKENS))
-    content = Content(documents.lengths, documents.source, documents.row, batches, columns)
+    content = Content(documents.lengths, documents.source, documents.row, batches, columns, text)
     return format_.write(folder, shard, content)  # type: ignore[arg-type]
 
 

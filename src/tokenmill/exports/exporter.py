@@ -87,7 +87,7 @@ class Exporter:
         say(f"export       {spec.name} ({spec.trainer}) to {self.folder.root}")
         for number, directory in enumerate(stores if len(stores) > 1 else [], 1):
             say(f"{f'store {number}':<12} {directory}")
-        say(f"tokens       {job.dtype}; eot {end}")
+        say("documents    as text" if spec.is_text else f"tokens       {job.dtype}; eot {end}")
         say(f"order        {order}; {shard}; val {job.val or 'none'}")
         if self.rank_share is not None:
             say(f"share        {self.rank_share}, then shards that other ranks have not written")

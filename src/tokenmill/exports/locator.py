@@ -57,7 +57,7 @@ class LocatedDocument(Readable, msgspec.Struct, frozen=True, kw_only=True):
     the source. In text and JSON Lines, `byte` is where the document starts, and `line` is the number of its line in
     JSON Lines, from 1, if it was counted. `store` is the store that holds the document: `document` and `store_token`
     count in it. `columns` are the kept columns of the document. `erased` is the request that erased it. `trained` of
-    its `tokens` are trained on; None if all are.
+    its `tokens` are trained on; None if all are. `file_row` is the row in a searched file of text, as is `token` then.
     """
 
     token: int
@@ -76,6 +76,7 @@ class LocatedDocument(Readable, msgspec.Struct, frozen=True, kw_only=True):
     columns: dict[str, str | int | float | bool | None] = {}
     erased: str = ""
     trained: int | None = None
+    file_row: int | None = None
 
     @property
     def position(self) -> tuple[str, int]:
@@ -186,7 +187,8 @@ class Locator:
                 )
                 raise damaged(export.folder, STATE, reason)
             stored = in_store(export.job, origin, length)
-            yield self._located(document, (origin.token, origin.stop - origin.start), stored.start, stored.stop)
+            found = self._located(document, (origin.token, origin.stop - origin.start), stored.start, stored.stop)
+            yield msgspec.structs.replace(found, file_row=origin.token if export.is_text else None)
 
     def _document(self, export: ExportIndex, name: str, origin: TokenOrigin) -> int | None:
         """Return the document of some tokens of an exported file. Those of one row follow each other in an export."""
@@ -196,7 +198,8 @@ class Locator:
         file, number = export.folder.path(name).removesuffix(".idx"), -1
         for found in self.shards_of(origin.source, origin.row, {name: export})[name]:
             number += found.start == 0
-            if found.file.startswith(file) and found.token <= origin.token < found.token + found.tokens:
+            begin, held = (found.token, found.tokens) if found.file_row is None else (found.file_row, 1)
+            if found.file.startswith(file) and begin <= origin.token < begin + held:
                 break
         return first + number
 

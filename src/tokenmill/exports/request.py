@@ -13,6 +13,7 @@ from tokenmill.choices import EndTokenPosition, Tail
 from tokenmill.errors import UsageError
 from tokenmill.exports import shards
 from tokenmill.exports.job import FIRST_SHARD, ExportJob, Selection, stores_digest
+from tokenmill.exports.text import text_notices
 from tokenmill.humanize import parse_size
 from tokenmill.options import ExportOptions
 from tokenmill.sources import splits_of
@@ -63,6 +64,7 @@ def make_export_request(options: ExportOptions, tokenizer: TokenizerSpec) -> Exp
     """Check the options against the format and the tokenizer. This needs no store."""
     spec = find_format(options.to).SPEC
     _check_name(spec, options.name)
+    _check_text(spec, options)
     if options.shuffle is not None and not 0 <= options.shuffle < 1 << 64:
         raise UsageError(f"--shuffle {options.shuffle} is not a seed", "Give a whole number from 0 to 2^64 - 1.")
     sequence = _tokens("--sequence-tokens", options.sequence_tokens)
@@ -168,7 +170,7 @@ def make_job(
     _check_shards(job, tokens, first_store_tokens)
     if job.val_tokens and job.sequence_tokens:  # whole sequences
         job = msgspec.structs.replace(job, val_tokens=shards.tokens_per_shard(job))
-    return job, [*trial_notes(stores), *notices]
+    return job, [*trial_notes(stores), *notices, *(text_notices(stores) if spec.is_text else [])]
 
 
 def _token_counts(request: ExportRequest, stores: Collection, left_out: Sequence[int]) -> tuple[int, int]:
@@ -178,7 +180,7 @@ def _token_counts(request: ExportRequest, stores: Collection, left_out: Sequence
     """
     pairs = zip(stores.members, left_out, strict=True)
     counts = [int(np.sum(member.manifest_without_erased(changes)["tokens"].to_numpy())) for member, changes in pairs]
-    is_whole = request.options.shuffle is not None or request.shard_tokens is None
+    is_whole = shards.joins_stores(request.spec, request.options.shuffle, request.shard_tokens)
     return sum(counts), sum(counts) if is_whole else next(filter(None, counts), 0)
 
 
@@ -299,11 +301,19 @@ def _check_name(spec: FormatSpec, name: str | None) -> None:
         raise UsageError(f"--name {name} would mix up the splits", "build-nanogpt finds them by 'train' and 'val'.")
 
 
+def _check_text(spec: FormatSpec, options: ExportOptions) -> None:
+    """Raise UsageError for options of tokens if the files hold text."""
+    given = {"--dtype": options.dtype, "--eot-position": options.eot_position} if spec.is_text else {}
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(f"{name} has no effect: {spec.name} holds text, without end tokens", f"Remove {name}.")
+
+
 def _columns(spec: FormatSpec, name: str | None) -> str:
     """The column of the tokens; empty if the format has no columns."""
     if not spec.defaults.columns:
         if name is not None:
-            raise UsageError(f"{spec.name} has no columns", "--columns is for parquet.")
+            raise UsageError(f"{spec.name} has no columns", "--columns is for parquet and text.")
         return ""
     first, *others = spec.defaults.columns
     if name is not None and (not name or name in others):
@@ -318,7 +328,7 @@ def _with_columns(spec: FormatSpec, tokens: str | None, names: tuple[str, ...]) 
     if not names:
         return ()
     if not spec.defaults.columns:
-        raise UsageError(f"{spec.name} has no columns", "--with is for parquet.")
+        raise UsageError(f"{spec.name} has no columns", "--with is for parquet and text.")
     taken = [tokens or spec.defaults.columns[0], *spec.defaults.columns[1:]]
     for index, name in enumerate(names):
         if not name or name in names[:index]:

@@ -98,17 +98,18 @@ def plan(job: ExportJob, spec: FormatSpec, blocks: Blocks, resolve: ToEdges, sto
     """Return one row for each shard. `resolve` moves the edges to document starts, unless the format cuts documents.
 
     `store_blocks` is the number of blocks of each store. No shard holds documents of two stores, unless they are
-    shuffled or a split is one file. So the shards of a store stay the same when a store is added after it.
+    shuffled or the validation split is one file. So the shards of a store stay the same when a store is added after it.
     """
     rows: list[dict[str, Any]] = []
     dropped: Counter[str] = Counter()
     numbered: Counter[str] = Counter()
-    is_whole = job.shuffle is not None or job.shard_tokens is None
+    is_whole = joins_stores(spec, job.shuffle, job.shard_tokens)
     first_block, before = 0, np.zeros(len(blocks.tokens), np.int64)
     for count in [blocks.tokens.shape[1]] if is_whole else store_blocks:
         own = blocks.slice(first_block, first_block + count)
         for split, stream, start, stop in _ranges(job, own, with_first_shard=not rows):
-            edges = _edges(job, start, stop)
+            is_one = spec.layout.val_last and split == "val"
+            edges = np.array([start, stop], np.int64) if is_one else _edges(job, start, stop)
             if not spec.cuts:
                 edges = resolve(stream, edges + before[stream]) - before[stream]
             end = max(int(edges[-1]), stop)
@@ -124,12 +125,17 @@ def plan(job: ExportJob, spec: FormatSpec, blocks: Blocks, resolve: ToEdges, sto
                 columns[name] = columns[name] + first_block
             rows.append(columns)
         first_block, before = first_block + count, before + own.tokens.sum(axis=1)
-    shards = _numbered(rows)
+    shards = _numbered(rows, val_last=spec.layout.val_last)
     _check_sizes(job, spec, shards, blocks)
     return shards.replace_schema_metadata({_SKIPPED_KEY: msgspec.json.encode(dropped)})
 
 
-def _numbered(rows: list[dict[str, Any]]) -> pa.Table:
+def joins_stores(spec: FormatSpec, shuffle: int | None, shard_tokens: int | None) -> bool:
+    """Whether a shard may hold documents of several stores."""
+    return shuffle is not None or shard_tokens is None or spec.layout.val_last
+
+
+def _numbered(rows: list[dict[str, Any]], *, val_last: bool) -> pa.Table:
     """The table of all shards, with the number of each and the number of shards in its split."""
     counts = Counter(split for columns in rows for split in columns["split"])
     tables: list[pa.Table] = []
@@ -137,6 +143,8 @@ def _numbered(rows: list[dict[str, Any]]) -> pa.Table:
     for columns in rows:
         length = len(columns["split"])
         columns["shard"] = np.arange(shard, shard + length)
+        if val_last and "val" in columns["split"]:
+            columns["number"] = columns["number"] + counts["train"]
         columns["count"] = np.array([counts[split] for split in columns["split"]], np.int64)
         tables.append(pa.table(columns, schema=SCHEMA))
         shard += length

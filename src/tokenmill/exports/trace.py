@@ -24,6 +24,7 @@ from tokenmill.exports.job import EXPORT, ExportJob, is_complete, manifest_file,
 from tokenmill.exports.shards import TRAIN, VAL, Counts, SplitAndShuffle
 from tokenmill.humanize import Readable
 from tokenmill.storage import Folder
+from tokenmill.token_files import find_format
 
 # Files that an error message lists.
 MAX_NAMED_FILES = 10
@@ -33,7 +34,7 @@ MAX_NAMED_FILES = 10
 class TokenOrigin:
     """Tokens of an exported file from one document: tokens [start, stop) of the document as it is in the export.
 
-    `token` is the position of the first one in the file.
+    `token` is the position of the first one in the file. In a file of text, it is the row of the document.
     """
 
     token: int
@@ -44,13 +45,17 @@ class TokenOrigin:
 
 
 class ShardLocation(Readable, msgspec.Struct, frozen=True):
-    """Tokens [token, token + tokens) of an exported file. They are the tokens of a document from its `start` on."""
+    """Tokens [token, token + tokens) of an exported file. They are the tokens of a document from its `start` on.
+
+    `file_row` is its row in a file of text, which holds the text of these tokens.
+    """
 
     file: str
     split: str
     token: int
     tokens: int
     start: int
+    file_row: int | None = None
 
 
 class ExportIndex:
@@ -71,16 +76,20 @@ class ExportIndex:
         numbers, self._starts, self._documents, self._tokens, self._cuts = (
             self._manifest[column].to_numpy() for column in columns
         )
+        self.is_text = find_format(self.job.format).SPEC.is_text
         if not np.array_equal(numbers, np.arange(len(numbers))):
             raise damaged(folder, manifest_file(manifest.number), "its shards are not numbered from 0")
 
     def origins(self, name: str, start: int, stop: int) -> Iterator[TokenOrigin]:
-        """Yield the origins of tokens [start, stop) of a file, document by document."""
+        """Yield the origins of tokens [start, stop) of a file, document by document, or of these rows of text."""
         shards = self._shards_of(name)
         self._check_size(shards)
-        ends = np.cumsum(self._tokens[shards])
+        ends = np.cumsum((self._documents if self.is_text else self._tokens)[shards])
         if not 0 <= start < stop <= int(ends[-1]):
-            raise no_tokens(self.folder.path(name), start, stop, int(ends[-1]))
+            raise no_tokens(self.folder.path(name), start, stop, int(ends[-1]), "row" if self.is_text else "token")
+        if self.is_text:
+            yield from self._rows(int(shards[0]), start, stop)
+            return
         first, last = np.searchsorted(ends, [start, stop - 1], "right").tolist()
         for shard, end in zip(shards[first : last + 1].tolist(), ends[first : last + 1].tolist(), strict=True):
             yield from self._in_shard(shard, end - int(self._tokens[shard]), start, stop)
@@ -115,6 +124,13 @@ class ExportIndex:
             token_range = cut + token - begin, cut + min(stop, int(ends[index])) - begin
             yield TokenOrigin(token, int(origins.source[index]), int(origins.row[index]), *token_range)
 
+    def _rows(self, shard: int, start: int, stop: int) -> Iterator[TokenOrigin]:
+        """Yield the origins of rows [start, stop) of the file of a shard."""
+        origins = self._read(shard).slice(start, stop)
+        rows = zip(origins.source.tolist(), origins.row.tolist(), origins.lengths.tolist(), strict=True)
+        for number, (source, row, length) in enumerate(rows, start):
+            yield TokenOrigin(number, source, row, 0, length)
+
     def _read(self, shard: int) -> DocumentTable:
         """Read the documents of a shard. Raises if their checksum is not the one in the manifest."""
         origins = records.read_origins(self.folder, shard)
@@ -136,6 +152,7 @@ class ExportIndex:
                 token=before + int(starts[index]),
                 tokens=int(origins.lengths[index]),
                 start=int(self._cuts[shard]) if index == 0 else 0,
+                file_row=index if self.is_text else None,
             )
             for index in indices
         ]
@@ -177,10 +194,10 @@ class ExportIndex:
         )
 
 
-def no_tokens(where: str, start: int, stop: int, held: int) -> UsageError:
-    """Return the error for tokens [start, stop) of a store or file that holds fewer."""
+def no_tokens(where: str, start: int, stop: int, held: int, unit: str = "token") -> UsageError:
+    """Return the error for tokens [start, stop), or rows of text, of a store or file that holds fewer."""
     wanted = f"{start:,}" if stop == start + 1 else f"{start:,} to {stop:,}"
-    return UsageError(f"there is no token {wanted} in {where}", f"holds        {held:,} tokens, from 0")
+    return UsageError(f"there is no {unit} {wanted} in {where}", f"holds        {held:,} {unit}s, from 0")
 
 
 def in_store(job: ExportJob, origin: TokenOrigin, tokens: int) -> TokenOrigin:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from tokenmill.exports.kept_columns import conform
 from tokenmill.exports.shards import Counts, ShardTask, SplitAndShuffle
 from tokenmill.exports.shards import tasks as shard_tasks
 from tokenmill.exports.shuffle import Level, Shuffle
+from tokenmill.exports.text import ShardText
 from tokenmill.storage import Folder, folder_at, prefetch_map
 from tokenmill.store.listed_parts import ListedParts
 from tokenmill.store.part import PartContent, TokenArray
@@ -245,6 +246,10 @@ class WriteShard:
             content, long_documents, long_tokens = _packed(content, job.row_tokens, job.marked_dtype)
         origins = DocumentTable(content.lengths, content.source, content.row)
         shard = make_shard(job, task, self.context.parts.source_columns()[0])
+        text = None
+        if format_.SPEC.is_text:
+            text = ShardText.of(self.context.parts.stores[0], shard, content)
+            content = replace(content, text=text)
         files = format_.write(folder, shard, content)
         folder.sync_directory(shard.folder)
         record = ShardRecord(
@@ -261,6 +266,7 @@ class WriteShard:
             documents_xxh3=records.documents_xxh3(origins),
             long_documents=long_documents,
             long_tokens=long_tokens,
+            control_tokens=0 if text is None else text.control_tokens,
         )
         records.publish(folder, record, origins)
         return record

@@ -17,7 +17,19 @@ from tokenmill.errors import UsageError
 from tokenmill.token_files.protocol import Format
 
 GROUP = "tokenmill.formats"
-OWN = ("nanogpt", "build-nanogpt", "llmc", "megatron", "datatrove", "olmo", "litdata", "mds", "parquet")
+OWN = (
+    "nanogpt",
+    "build-nanogpt",
+    "llmc",
+    "megatron",
+    "datatrove",
+    "olmo",
+    "litdata",
+    "mds",
+    "parquet",
+    "text",
+    "nanochat",
+)
 
 
 class Formats(Mapping[str, Format]):

@@ -5,6 +5,7 @@ Any Parquet reader can read the files, `datasets` among them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -87,18 +88,18 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
     """Write row groups of about GROUP_TOKENS tokens, or of one longer document."""
     name = files(shard)[0]
     if shard.row_tokens is not None:
-        return (_write_tables(folder, name, packed_rows.schema(shard.dtype), packed_rows.tables(shard, content)),)
+        return (write_tables(folder, name, packed_rows.schema(shard.dtype), packed_rows.tables(shard, content)),)
     if len(content.lengths) and int(content.lengths.max()) > MAX_TOKENS:
         raise StoreError(f"a document of {int(content.lengths.max())} tokens is too long for {folder.path(name)}")
-    groups = list(_groups(content.lengths))
+    groups = list(row_groups(content.lengths))
     sizes = (int(content.lengths[group].sum()) for group in groups)
     dtype = "uint32" if shard.mask else shard.dtype
     batches = zip(groups, rechunk(content.batches, sizes, dtype), strict=True)
     tables = (_table(shard, content, group, tokens) for group, tokens in batches)
-    return (_write_tables(folder, name, _schema(shard), tables),)
+    return (write_tables(folder, name, _schema(shard), tables),)
 
 
-def _write_tables(folder: Folder, name: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> WrittenFile:
+def write_tables(folder: Folder, name: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> WrittenFile:
     """Write a row group for each table."""
     # Plain values with light compression: on text that does not repeat, a sixth smaller and a third faster than
     # indices into a dictionary, and supported by every reader.
@@ -120,26 +121,31 @@ def _write_tables(folder: Folder, name: str, schema: pa.Schema, tables: Iterable
 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
     """Read the tokens and lengths of a file's documents. Raises if a page does not match its checksum."""
-    name = names[0]
+    with opened(folder, names[0]) as (reader, found):
+        if tuple(reader.schema_arrow.names) == packed_rows.COLUMNS:
+            rows_read = [packed_rows.read_group(reader, index, dtype) for index in range(len(found))]
+            return ShardData(*_joined(rows_read, "uint32"))
+        columns = read_columns(reader, len(SPEC.defaults.columns) + len(SPEC.masks.get(_mask_of(reader), ())))
+        groups = [_read_group(reader, index, group, dtype) for index, group in enumerate(found)]
+        rows = sum(group.rows for group in found)
+        tokens, lengths = _joined(groups, dtype)
+        if len(lengths) != rows:
+            raise ValueError(f"it has {len(lengths)} documents, {rows} expected")
+    return ShardData(tokens, lengths, columns)
+
+
+@contextlib.contextmanager
+def opened(folder: Folder, name: str) -> Iterator[tuple[pq.ParquetFile, list[RowGroup]]]:
+    """Yield a checked file and its row groups. Errors of the block are raised as damage of the file."""
     if file_size(folder, name) < MIN_BYTES or folder.read(name, 4) != b"PAR1":
         raise damaged(folder, name, "it does not begin as a Parquet file")
     try:
         data = folder.buffer(name)
-        row_groups = read_groups(data)
-        _check_size(data, row_groups)
-        reader = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True, pre_buffer=False)
-        if tuple(reader.schema_arrow.names) == packed_rows.COLUMNS:
-            rows_read = [packed_rows.read_group(reader, index, dtype) for index in range(len(row_groups))]
-            return ShardData(*_joined(rows_read, "uint32"))
-        columns = _read_columns(reader)
-        groups = [_read_group(reader, index, group, dtype) for index, group in enumerate(row_groups)]
-        rows = sum(group.rows for group in row_groups)
+        groups = read_groups(data)
+        _check_size(data, groups)
+        yield pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True, pre_buffer=False), groups
     except (*ARROW_ERRORS, MalformedDataError) as error:
         raise damaged(folder, name, str(error)) from error
-    tokens, lengths = _joined(groups, dtype)
-    if len(lengths) != rows:
-        raise damaged(folder, name, f"it has {len(lengths)} documents, {rows} expected")
-    return ShardData(tokens, lengths, columns)
 
 
 def _joined(groups: Sequence[tuple[Tokens, npt.NDArray[np.int64]]], dtype: str) -> tuple[Tokens, npt.NDArray[np.int64]]:
@@ -148,9 +154,9 @@ def _joined(groups: Sequence[tuple[Tokens, npt.NDArray[np.int64]]], dtype: str) 
     return tokens, np.concatenate([np.empty(0, np.int64), *(lengths for _, lengths in groups)])
 
 
-def _read_columns(reader: pq.ParquetFile) -> pa.Table:
-    """Read the kept columns: those after the columns that every file has."""
-    names = reader.schema_arrow.names[len(SPEC.defaults.columns) + len(SPEC.masks.get(_mask_of(reader), ())) :]
+def read_columns(reader: pq.ParquetFile, first: int) -> pa.Table:
+    """Read the kept columns: those from the number `first` on."""
+    names = reader.schema_arrow.names[first:]
     table = reader.read(names, use_threads=False)
     is_text = [pa.types.is_string(field.type) for field in table.schema]
     kinds = [COLUMN_TYPES["string"] if text else field.type for text, field in zip(is_text, table.schema, strict=True)]
@@ -173,12 +179,19 @@ def _schema(shard: Shard) -> pa.Schema:
         [
             pa.field(shard.columns, _token_type(shard.dtype), nullable=False),
             *(pa.field(name, _list_of(MASK_TYPES[name]), nullable=False) for name in SPEC.masks.get(shard.mask, ())),
-            # Readers see strings, because the Arrow schema is not stored.
-            pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-            pa.field("row", pa.uint64(), nullable=False),
-            *(pa.field(column.name, COLUMN_TYPES[column.type]) for column in shard.with_columns),
+            *origin_fields(shard),
         ]
     )
+
+
+def origin_fields(shard: Shard) -> list[pa.Field]:
+    """The columns for the origins of documents, and the kept columns."""
+    return [
+        # Readers see strings, because the Arrow schema is not stored.
+        pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("row", pa.uint64(), nullable=False),
+        *(pa.field(column.name, COLUMN_TYPES[column.type]) for column in shard.with_columns),
+    ]
 
 
 def _token_type(dtype: str) -> pa.DataType:
@@ -189,34 +202,39 @@ def _list_of(kind: pa.DataType) -> pa.DataType:
     return pa.list_(pa.field("element", kind, nullable=False))
 
 
-def _groups(lengths: npt.NDArray[np.int64]) -> Iterator[slice]:
+def row_groups(lengths: npt.NDArray[np.int64], max_rows: int | None = None) -> Iterator[slice]:
     """Yield slices of documents for row groups, each with at least one document."""
     ends = np.cumsum(lengths)
     start = 0
     while start < len(lengths):
         before = int(ends[start] - lengths[start])
         stop = int(np.searchsorted(ends, before + GROUP_TOKENS, "right"))
-        stop = min(max(stop, start + 1), start + GROUP_ROWS)
+        stop = min(max(stop, start + 1), start + (max_rows or GROUP_ROWS))
         yield slice(start, stop)
         start = stop
 
 
 def _table(shard: Shard, content: Content, group: slice, tokens: Tokens) -> pa.Table:
-    """Return the table of some documents, with only the paths that they use, each once.
+    """Return the table of some documents."""
+    offsets = np.zeros(group.stop - group.start + 1, np.int32)
+    np.cumsum(content.lengths[group], out=offsets[1:])
+    columns = [*_token_columns(shard, offsets, tokens), *origin_columns(shard, content, group)]
+    return pa.table(columns, schema=_schema(shard))
+
+
+def origin_columns(shard: Shard, content: Content, group: slice) -> list[pa.Array]:
+    """Return the origins of some documents, with only the paths that they use, each once; and their kept columns.
 
     pyarrow writes bytes of unused memory for a dictionary with equal values.
     """
-    offsets = np.zeros(group.stop - group.start + 1, np.int32)
-    np.cumsum(content.lengths[group], out=offsets[1:])
     used, source = np.unique(content.source[group], return_inverse=True)
     paths = shard.paths.take(pa.array(used)).cast(pa.string()).dictionary_encode()
-    columns = [
-        *_token_columns(shard, offsets, tokens),
+    kept = content.columns(group.start, group.stop) if shard.with_columns else pa.table({})
+    return [
         pa.DictionaryArray.from_arrays(paths.indices.take(pa.array(source)), paths.dictionary),
         pa.array(content.row[group]),
+        *kept.columns,
     ]
-    kept = content.columns(group.start, group.stop) if shard.with_columns else pa.table({})
-    return pa.table([*columns, *kept.columns], schema=_schema(shard))
 
 
 def _token_columns(shard: Shard, offsets: npt.NDArray[np.int32], tokens: Tokens) -> list[pa.Array]:

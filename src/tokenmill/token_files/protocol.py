@@ -68,6 +68,7 @@ class FileLayout(Readable):
         folders: Each split has its own directory, if there are two.
         single: A split is always one file.
         numbered_together: Shards are numbered through both splits, and train starts at 1 or later.
+        val_last: Shards are numbered through both splits, and the last one is the validation split.
         named: `--name` is allowed.
         states_type: The files of a shard state the type of its tokens. They cannot be read as another one.
         states_length: They state how many tokens there are. A file that was cut off is noticed.
@@ -76,6 +77,7 @@ class FileLayout(Readable):
     folders: bool = False
     single: bool = False
     numbered_together: bool = False
+    val_last: bool = False
     named: bool = False
     states_type: bool = True
     states_length: bool = True
@@ -106,6 +108,7 @@ class FormatSpec(Readable):
 
     Attributes:
         cuts: A document may continue in the next shard, so shards have exactly the planned tokens.
+        is_text: The files hold the text of documents instead of their tokens.
         use: How to point the trainer at the files: a template with `{directory}`, `{train_folder}`, `{train}` and
             `{val}` (a file, or a pattern for several), `{train_prefix}` and `{val_prefix}` (paths without extensions,
             separated by spaces), and `{token_bytes}`.
@@ -126,6 +129,7 @@ class FormatSpec(Readable):
     cuts: bool
     use: str
     defaults: ScriptDefaults
+    is_text: bool = False
     use_val: str | None = None
     use_mask: str | None = None
     mask_reader: str = ""
@@ -176,6 +180,12 @@ UNTRAINED = np.uint32(1 << 31)
 """What is added to a token that is not trained on. No vocabulary is that large."""
 
 
+def no_text(start: int, stop: int) -> pa.LargeStringArray:
+    """The text of documents [start, stop) if the format has none."""
+    del start, stop
+    return pa.array([], pa.large_string())
+
+
 def no_columns(start: int, stop: int) -> pa.Table:
     """The kept columns of documents [start, stop) if an export has none."""
     del start, stop
@@ -189,7 +199,8 @@ class Content:
     If the shard has a mask, they are of uint32, and UNTRAINED is added to each token that is not trained on.
 
     If the format cuts documents, the first and the last may be parts of documents. `source` indexes the paths of the
-    shard. `columns` returns the kept columns of documents [start, stop) of the shard.
+    shard. `columns` returns the kept columns of documents [start, stop) of the shard, and `text` their text: it is
+    called for all documents in order, and takes the tokens from the batches.
     """
 
     lengths: npt.NDArray[np.int64]
@@ -197,6 +208,7 @@ class Content:
     row: npt.NDArray[np.uint64]
     batches: Iterator[Tokens]
     columns: Callable[[int, int], pa.Table] = no_columns
+    text: Callable[[int, int], pa.LargeStringArray] = no_text
 
     @property
     def tokens(self) -> int:
@@ -218,7 +230,7 @@ class ShardRecord(msgspec.Struct, frozen=True):
     `documents` counts all documents with tokens in the shard, `begun` those that start in it. `cut` is the number of
     tokens of the first document in earlier shards. `long_documents` with `long_tokens` tokens were left out, because
     they are longer than a row. `documents_xxh3` is the checksum of the documents' lengths and
-    origins, `export` the digest of the export.
+    origins, `export` the digest of the export. `control_tokens` were spelled in a shard of text.
     """
 
     shard: int
@@ -234,6 +246,7 @@ class ShardRecord(msgspec.Struct, frozen=True):
     documents_xxh3: str = ""
     long_documents: int = 0
     long_tokens: int = 0
+    control_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,12 +270,13 @@ class CompletedSplit:
 class ShardData:
     """A shard that was read: the token stream, and the lengths and kept columns of documents if the format has them.
 
-    The tokens of a shard with a mask are as in `Content`.
+    The tokens of a shard with a mask are as in `Content`. A shard of text has `text`, and no tokens.
     """
 
     tokens: Tokens
     lengths: npt.NDArray[np.int64] | None = None
     columns: pa.Table | None = None
+    text: pa.LargeStringArray | None = None
 
 
 class Format(Protocol):

@@ -21,6 +21,17 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 def token_bytes_lookup(spec: TokenizerSpec, content: bytes) -> Callable[[int], bytes]:
     """A function that returns the bytes of a token id; for an unknown id, its number in angle brackets."""
+    find = known_bytes_lookup(spec, content)
+
+    def lookup(token: int) -> bytes:
+        token_bytes = find(token)
+        return b"<%d>" % token if token_bytes is None else token_bytes
+
+    return lookup
+
+
+def known_bytes_lookup(spec: TokenizerSpec, content: bytes) -> Lookup:
+    """A function that returns the bytes of a token id; None for an unknown id."""
     if hashlib.sha256(content).hexdigest() != spec.sha256:
         raise CorruptStore(f"the vocabulary {spec.file} is damaged", f"expected     sha256 {spec.sha256}")
     try:
@@ -29,14 +40,13 @@ def token_bytes_lookup(spec: TokenizerSpec, content: bytes) -> Callable[[int], b
         raise CorruptStore(f"the vocabulary {spec.file} is damaged", f"found        {damage}") from damage
     special = {token: spelling.encode() for spelling, token in spec.special_tokens.items()}
 
-    def lookup(token: int) -> bytes:
+    def lookup(token: int) -> bytes | None:
         if token in special:
             return special[token]
         try:
-            token_bytes = find(token)
+            return find(token)
         except ValueError:  # the file matches its hash but is not a vocabulary
-            token_bytes = None
-        return b"<%d>" % token if token_bytes is None else token_bytes
+            return None
 
     return lookup
 

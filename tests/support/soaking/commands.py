@@ -24,7 +24,19 @@ GONE_SECONDS = 5.0
 NOT_COMPARED = r"(log\.jsonl|\.lock|\.tokenmill/lock)$|^drivers/"
 """Files that tell of a run's course, not of its result."""
 
-FORMATS = ("nanogpt", "build-nanogpt", "llmc", "megatron", "datatrove", "olmo", "litdata", "mds", "parquet")
+FORMATS = (
+    "nanogpt",
+    "build-nanogpt",
+    "llmc",
+    "megatron",
+    "datatrove",
+    "olmo",
+    "litdata",
+    "mds",
+    "parquet",
+    "text",
+    "nanochat",
+)
 
 
 @dataclass(frozen=True)

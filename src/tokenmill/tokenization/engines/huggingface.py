@@ -19,6 +19,8 @@ from tokenmill.tokenization.spec import TokenizerSpec
 
 PARALLELISM = "TOKENIZERS_PARALLELISM"
 
+Encode = Callable[[list[str]], list[Tokens]]
+Decode = Callable[[list[list[int]]], list[str]]
 Locate = Callable[[str], tuple[Tokens, npt.NDArray[np.int64]]]
 
 
@@ -30,7 +32,7 @@ class HuggingFaceEngine:
     def __init__(self, spec: TokenizerSpec, content: bytes) -> None:
         self._spec = spec
         with raising(lambda error: TokenizerError(f"{spec.name} is not a tokenizer.json", str(error))):
-            self._encode_batch, self._locate = _load(content, encode_special=not spec.parse_special)
+            self._encode_batch, self._decode_batch, self._locate = _load(content, encode_special=not spec.parse_special)
 
     def encode(self, text: pa.LargeStringArray) -> Encoded:
         """Equal to `tokenizers` with `add_special_tokens=False` and `encode_special_tokens=not parse_special`."""
@@ -46,13 +48,18 @@ class HuggingFaceEngine:
         with _one_thread:
             return self._locate(text)
 
+    def decode(self, documents: list[list[int]]) -> list[str]:
+        """The text of each document, with the spelling of special tokens."""
+        with _one_thread:
+            return self._decode_batch(documents)
+
     def _encode(self, texts: list[str]) -> list[Tokens]:
         with _one_thread:
             return self._encode_batch(texts)
 
 
-def _load(content: bytes, *, encode_special: bool) -> tuple[Callable[[list[str]], list[Tokens]], Locate | None]:
-    """The functions of `tokenizers` that encode texts, and that locate tokens in a text.
+def _load(content: bytes, *, encode_special: bool) -> tuple[Encode, Decode, Locate | None]:
+    """The functions of `tokenizers` that encode texts, that decode tokens, and that locate tokens in a text.
 
     The gate tests the next version, whose interface is another. It does not locate tokens.
     """
@@ -69,7 +76,8 @@ def _load(content: bytes, *, encode_special: bool) -> tuple[Callable[[list[str]]
             encoding = tokenizer.encode(text, add_special_tokens=False)
             return np.array(encoding.ids, np.uint32), np.array(encoding.offsets, np.int64).reshape(-1, 2)
 
-        return lambda texts: [np.array(encoding.ids, np.uint32) for encoding in encode(texts)], locate
+        decode = functools.partial(tokenizer.decode_batch, skip_special_tokens=False)
+        return lambda texts: [np.array(encoding.ids, np.uint32) for encoding in encode(texts)], decode, locate
     options: dict[str, Any] = {"add_special_tokens": False, "encode_special_tokens": encode_special}
     options |= {"padding": None, "truncation": None}
     # Version 1 accepts only a path. The file is readable by this user only, and holds the checked bytes.
@@ -77,7 +85,8 @@ def _load(content: bytes, *, encode_special: bool) -> tuple[Callable[[list[str]]
         file.write(content)
         file.flush()
         newer: Any = tokenizers.Tokenizer.from_file(file.name)
-    return lambda texts: [encoding.ids_array for encoding in newer.encode_batch(texts, **options)], None
+    decode = functools.partial(newer.decode_batch, skip_special_tokens=False)
+    return lambda texts: [encoding.ids_array for encoding in newer.encode_batch(texts, **options)], decode, None
 
 
 class _OneThread:
