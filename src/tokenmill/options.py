@@ -162,6 +162,11 @@ class JobOptions(ChatOptions):
     tokens_column: str | None = _tokens(
         "Column of lists of token ids: the documents are taken as they are.", metavar="NAME", can_be_off=True
     )
+    source_tokenizer: StrPath | None = _tokens(
+        "Tokenizer of the ids in the sources, if it is another one: they are decoded, and their text is tokenized.",
+        metavar="T",
+        unset="that of --tokenizer",
+    )
     source_bos: str | int | None = _tokens(
         "Token before each document in the sources, which is removed: an id, its text, or none.",
         metavar="ID",
