@@ -142,7 +142,7 @@ def read_call(given: PrepareOptions) -> PrepareCall:
     policy = BadDocumentPolicy.parse(given)
     tokenizers: list[Any] = list(given.tokenizer) if isinstance(given.tokenizer, list | tuple) else [given.tokenizer]
     sources = path_texts(given.sources)
-    source = find_source_store(sources)
+    source = find_source_store(sources, out)
     if source is not None:
         refuse_files(given)
     options, store = with_store(

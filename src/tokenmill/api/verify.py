@@ -28,6 +28,7 @@ from tokenmill.pipeline.unit.verify import Verify
 from tokenmill.storage import Folder, absolute, folder_at
 from tokenmill.store.collection import Collection, open_collection
 from tokenmill.store.job import read_run
+from tokenmill.store.source_store import source_erasures, source_note
 from tokenmill.store.tables import manifest_totals
 from tokenmill.system.arguments import checked
 from tokenmill.tokenization.tokenizer import REFERENCES
@@ -108,7 +109,9 @@ def _verify_stores(
         folder, run = member.folder, member.run
         limits = resources.limits(BadDocumentPolicy.parse())
         check_erased = CheckErased(folder.root, member.head.version, run.erased_token) if member.head.number else None
-        function = Verify(folder.root, run.job, sample, limits, member.head.version, check_erased)
+        erasures = source_erasures(run) if sample else None
+        changed = frozenset[int]() if erasures is None else erasures.units
+        function = Verify(folder.root, run.job, sample, limits, member.head.version, check_erased, changed)
         checks.problems += record_problems(folder, run)
         checked = check_store(folder, load_existing(folder, run), member.manifest, function, checks)
         compared += checked.compared
@@ -116,6 +119,10 @@ def _verify_stores(
             notices.append(
                 f"{count(checked.copies, 'document')} of {folder.root} equal erased documents: not named then"
             )
+        if changed:
+            what = f"{count(len(changed), 'unit')} of {folder.root} not compared with its source"
+            notices.append(f"{what}: documents of these were erased there since")
+        notices += filter(None, [source_note(folder, run, member.head)])
         files, more = check_exports(folder, member.head, checks)
         is_single = len(stores.members) == 1
         exports |= {

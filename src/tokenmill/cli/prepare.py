@@ -78,7 +78,7 @@ def _lines(result: PrepareResult) -> Iterable[output.Line]:
 
 
 def _skipped(result: PrepareResult) -> Iterable[output.Line]:
-    from tokenmill.store.part import DENIED, DUPLICATE, FILTERED, LENGTH, MISSING, NULL  # noqa: PLC0415 - heavy
+    from tokenmill.store.part import DENIED, DUPLICATE, ERASED, FILTERED, LENGTH, MISSING, NULL  # noqa: PLC0415 - heavy
     from tokenmill.store.quarantine import QUARANTINE_FILE  # noqa: PLC0415
 
     reasons = dict(sorted(result.skipped_reasons.items()))
@@ -90,6 +90,8 @@ def _skipped(result: PrepareResult) -> Iterable[output.Line]:
         yield "skipped", f"{rows} without text ({counts}); {command} lists them"
     if denied := reasons.pop(DENIED, 0):
         yield "denied", f"{count(denied, 'row')} left out (--deny)"
+    if erased := reasons.pop(ERASED, 0):
+        yield "erased", f"{count(erased, 'row')} left out, which were erased in the source"
     if duplicates := reasons.pop(DUPLICATE, 0):
         yield "duplicates", f"{count(duplicates, 'row')} left out (--dedup)"
     if others := reasons.pop(LENGTH, 0):

@@ -37,8 +37,8 @@ SPARSE = frozenset({DUPLICATE, FILTERED, LENGTH, CONTINUED})
 """The reasons whose rows in a part and source are one range, with rows of other reasons and documents in between."""
 WITHOUT_TEXT = frozenset({NULL, MISSING})
 INTENDED = frozenset({*WITHOUT_TEXT, DENIED, ERASED, *SPARSE})
-"""The reasons for skipping a row without text, one that an option excludes, or one that is erased in a source store. All
-other rows are in quarantine."""
+"""The reasons for skipping a row without text, one that an option excludes, or one that is erased in the source store.
+All other rows are in quarantine."""
 
 NOT_ITS_SPANS = "the spans that are trained on are not those of its documents"
 

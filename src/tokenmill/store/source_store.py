@@ -16,7 +16,15 @@ from tokenmill.sources.token_source import StoreInput, TokenInput
 from tokenmill.storage import Folder, absolute, folder_at, scheme
 from tokenmill.storage.addresses import OBJECT_STORES
 from tokenmill.store import quarantine, tables
-from tokenmill.store.chain import Head, StoreVersion, claimed_documents, read_chain, read_head, require_version
+from tokenmill.store.chain import (
+    Head,
+    StoreVersion,
+    claimed_documents,
+    of_unit,
+    read_claim,
+    read_head,
+    require_version,
+)
 from tokenmill.store.job import Job, Run, require_run
 from tokenmill.store.layout import RUN
 from tokenmill.store.part import open_part
@@ -45,10 +53,10 @@ class SourceStore:
         return TokenInput(dtype=tokenizer.dtype, begin=begin, end=end, store=self.input)
 
 
-def find_source_store(sources: list[str]) -> SourceStore | None:
-    """The store that is the only source; None if the sources are files. Raises SourceError for other sources beside it.
+def find_source_store(sources: list[str], out: str | None = None) -> SourceStore | None:
+    """The store that is the only source; None if the sources are files.
 
-    Raises StoreError if the store is not complete.
+    Raises SourceError for other sources beside it, and StoreError if it is not complete.
     """
     stores = [source for source in sources if is_store(source)]
     if not stores:
@@ -59,6 +67,8 @@ def find_source_store(sources: list[str]) -> SourceStore | None:
             f"given        {stores[0]}, and {count(len(sources) - 1, 'other source')}",
             "Prepare a store of each with the same tokenizer, --bos and --eot. They can be read together.",
         )
+    if out is not None and absolute(stores[0]) == absolute(out):
+        return None  # refused where the sources are looked for
     return open_source(folder_at(stores[0]))
 
 
@@ -92,58 +102,68 @@ def open_source(folder: Folder) -> SourceStore:
 
 
 @dataclass(frozen=True, slots=True)
-class ErasedSince:
-    """What was erased in the source of a store after it was made, and is still in the store.
+class SourceErasures:
+    """What was erased in the source of a store after the store was made: documents, and rows in quarantine by path.
 
-    `rows` are the documents by path and row, and `units` all units of the source that changed since. `problem` says why
-    the source could not be read.
+    `units` are those whose parts are not in the source any more as they were read.
     """
 
-    directory: str
-    rows: list[tuple[str, int]]
-    units: frozenset[int] = frozenset()
-    problem: str = ""
+    documents: pa.Table
+    quarantined: frozenset[tuple[str, int]]
+    units: frozenset[int]
 
-    def note(self, store: str) -> str:
-        """The note for the user, with the command that erases them; empty if there is nothing to do."""
-        if self.problem:
-            return f"the source {self.directory} cannot be read: {self.problem}"
-        if not self.rows:
-            return ""
-        documents = count(len(self.rows), "row")
-        command = f"`tokenmill erase {store} --rows {self.directory}`"
-        return f"{documents} of this store were erased in its source since; {command} erases them here"
+    def rows(self, folder: Folder, run: Run) -> list[tuple[str, int]]:
+        """All rows, by the paths that the sources have in the store."""
+        paths = tables.read_sources(folder, run)["path"].take(self.documents["source"]).to_pylist()
+        return sorted({*zip(paths, self.documents["row"].to_pylist(), strict=True), *self.quarantined})
+
+    def rows_left(self, folder: Folder, head: Head) -> int:
+        """How many of the rows the store has."""
+        left = 0
+        for unit in sorted(self.units):
+            _, content = open_part(folder, unit, head)
+            is_left = np.ones(len(content.row), np.bool_) if content.erased is None else content.erased == 0
+            stored = set(zip(content.source[is_left].tolist(), content.row[is_left].tolist(), strict=True))
+            erased = of_unit(self.documents, unit)
+            left += len(
+                stored.intersection(zip(*(erased[name].to_pylist() for name in ("source", "row")), strict=True))
+            )
+        entries = quarantine.read(folder, head) if self.quarantined else iter(())
+        texts = {(entry.file, entry.position) for entry in entries if entry.detail != quarantine.ERASED}
+        return left + len(texts & self.quarantined)
 
 
-def erased_since(folder: Folder, run: Run, head: Head) -> ErasedSince | None:
+def source_erasures(run: Run) -> SourceErasures | None:
     """What was erased in the source of a store after it was made; None if its source is no store.
 
-    The rows of the units that are named are looked for in the parts of the store.
+    Raises StoreError if the source is gone, or is another store now.
     """
     store = run.job.source_store
     if store is None:
         return None
     source = folder_at(store.directory)
+    require_run(source)
+    head = read_head(source)
+    require_version(source, head, StoreVersion(store.changes, store.claim))
+    documents = claimed_documents(source, head, after=store.changes).sort_by("unit")
+    numbers = range(store.changes + 1, head.number + 1)
+    claims = [read_claim(source, number)[0] for number in numbers]
+    quarantined = frozenset((row.file, row.row) for claim in claims for row in claim.quarantined)
+    is_changed = head.files["change"].to_numpy() > store.changes
+    return SourceErasures(documents, quarantined, frozenset(head.files["unit"].to_numpy()[is_changed].tolist()))
+
+
+def source_note(folder: Folder, run: Run, head: Head) -> str:
+    """What a user should know of the source of a store, if that is a store; empty if there is nothing."""
+    store = run.job.source_store
+    if store is None:
+        return ""
     try:
-        require_run(source)
-        now = read_head(source)
-        require_version(source, now, StoreVersion(store.changes, store.claim))
-        documents = claimed_documents(source, now, after=store.changes)
-        claims = read_chain(source, now)[store.changes :] if now.number > store.changes else []
+        erasures = source_erasures(run)
+        left = 0 if erasures is None else erasures.rows_left(folder, head)
     except TokenmillError as error:
-        return ErasedSince(store.directory, [], problem=error.headline)
-    paths = tables.read_sources(folder, run)["path"]
-    rows = set[tuple[str, int]]()
-    for unit in np.unique(documents["unit"].to_numpy()).tolist():
-        _, content = open_part(folder, unit, head)
-        is_left = np.ones(len(content.row), np.bool_) if content.erased is None else content.erased == 0
-        stored = set(zip(content.source[is_left].tolist(), content.row[is_left].tolist(), strict=True))
-        of_unit = documents.filter(documents["unit"].to_numpy() == unit)
-        asked = set(zip(of_unit["source"].to_pylist(), of_unit["row"].to_pylist(), strict=True))
-        rows |= {(paths[index].as_py(), row) for index, row in asked & stored}
-    erased = {(entry.file, entry.row) for claim in claims for entry in claim.quarantined}
-    if erased:
-        with_text = (entry for entry in quarantine.read(folder, head) if entry.detail != quarantine.ERASED)
-        rows |= erased & {(entry.file, entry.position) for entry in with_text}
-    changed = now.files.filter(now.files["change"].to_numpy() > store.changes)
-    return ErasedSince(store.directory, sorted(rows), frozenset(changed["unit"].to_pylist()))
+        return f"the source {store.directory} cannot be read: {error.headline}"
+    if not left:
+        return ""
+    command = f"`tokenmill erase {folder.root} --rows {store.directory}`"
+    return f"{count(left, 'row')} of this store were erased in its source since; {command} erases them here"
