@@ -142,7 +142,7 @@ class Documents:
     `missing` holds the rows that lack the column of the text; the text of those that are in `rows` is null. `trained`
     are the bytes of each document that are trained on; None if all are. `prefix` is the text before each document, null
     where it has none; None without `ReadOptions.prefix`. With `ReadOptions.tokens`, `text` is binary: the ids of each
-    document, without begin and end token, and `trained` are the ids that are trained on.
+    document, without begin and end token (a store's with its own), and `trained` are the ids that are trained on.
     """
 
     text: pa.LargeStringArray

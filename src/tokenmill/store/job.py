@@ -135,6 +135,13 @@ class Job(msgspec.Struct, frozen=True):
         return self.source_tokenizer or self.tokenizer
 
     @property
+    def stored_frame(self) -> tuple[int | None, int | None]:
+        """The begin and the end token that documents of ids have when they are read: those of a store have theirs."""
+        if self.tokens is None or self.tokens.store is None:
+            return None, None
+        return self.tokens.begin, self.tokens.end
+
+    @property
     def ids_type(self) -> str:
         """The type of these ids while the sources are read."""
         return ID_TYPE if self.source_store is None else self.ids_tokenizer.dtype

@@ -43,6 +43,9 @@ MIN_BATCH_BYTES = 256 << 10
 # The text of a batch in isolation, where memory matters more than speed.
 SPARING_BATCH_BYTES = 64 << 10
 
+# The ids of a batch that are read from a store and not decoded: a part has not more, so it is not joined of batches.
+PART_BYTES = 1 << 62
+
 # A worker gets at least this many times the text of a batch as memory; what is made of the text takes much less.
 BATCHES_IN_WORKER = 128
 
@@ -76,6 +79,8 @@ class WorkerLimits(msgspec.Struct, frozen=True):
     def read_options(self, job: Job, *, sparing: bool = False) -> ReadOptions:
         """How the sources are read. `sparing` reads small batches, where memory matters more than speed."""
         batch_bytes = min(MAX_BATCH_BYTES, max(MIN_BATCH_BYTES, self.worker_bytes // BATCHES_IN_WORKER))
+        if job.has_ids and job.source_store is not None:
+            batch_bytes = PART_BYTES
         batch_bytes = SPARING_BATCH_BYTES if sparing else batch_bytes
         return job.read_options(batch_bytes=batch_bytes, on_bad=self.on_bad, document_bytes=job.document_bytes)
 
@@ -164,8 +169,8 @@ def rendered(directory: str, file: SourceFile, rows: Documents, job: Job, limits
     A row that it refuses, or that becomes too long, is a bad row. Each row is marked as the position of the worker.
     """
     if job.source_tokenizer is not None:
-        decode = decoder(directory, job.source_tokenizer)
-        return decoded(file, rows, decode, job.ids_type, limits.read_options(job))
+        decode = decoder(directory, job)
+        return decoded(file, rows, decode, job, limits.read_options(job))
     if job.chat is None:
         return rows
     render = text_renderer(job.chat)

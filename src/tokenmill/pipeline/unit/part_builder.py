@@ -90,6 +90,8 @@ class PartBuilder:
 
     def _search(self, text: pa.LargeStringArray) -> None:
         """Count the documents that spell a control token where the template does not. Only some are searched."""
+        if not self._control.texts:
+            return
         chosen = searched(self._documents, len(text))
         self._documents += len(text)
         found = self._control.count(text.take(pa.array(chosen)))

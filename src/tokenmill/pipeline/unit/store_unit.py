@@ -1,4 +1,4 @@
-"""A unit of a store that is a source: its documents without their frame, its kept columns, and the rows it lacks.
+"""A unit of a store that is a source: its documents, its kept columns, and the rows that it lacks.
 
 The run has the sources and the plan of that store, so its units are the parts of that store. The files that the store
 was made from are not read. Runs in a worker.
@@ -13,16 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tokenmill.errors import CorruptStore
 from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.sources import read_columns
 from tokenmill.sources.documents import FILTERED, Columns, Documents, ReadOptions, RowArray, Slice, SourceFile
 from tokenmill.sources.missing_column import NoColumn
 from tokenmill.sources.selection import parse_cached
 from tokenmill.sources.token_source import StoreInput, TokenInput
-from tokenmill.spans import Spans
 from tokenmill.storage import folder_at
 from tokenmill.storage.arrow_text import binary_array
 from tokenmill.store import quarantine
@@ -34,6 +31,7 @@ from tokenmill.store.part import (
     PartContent,
     PartSummary,
     SkippedRow,
+    TokenArray,
     open_part,
     read_summary,
 )
@@ -44,25 +42,27 @@ class StoreUnit:
     """The documents of a part of a store that are not erased, and the source and row of those that are."""
 
     store: StoreInput
-    tokens: TokenInput
+    dtype: str
     unit: int
     content: PartContent
     erased: tuple[npt.NDArray[np.uint32], RowArray]
 
     def documents(self, file: SourceFile, options: ReadOptions) -> Iterator[Documents]:
-        """The documents of a file that satisfy the filter, in batches. The first one lists the rows that are erased."""
+        """The documents of a file that satisfy the filter, with their frame. The first batch lists erased rows."""
         first, last = _documents_of(self.content.source, file)
         rows = self.content.row[first:last]
         source, row = self.erased
-        erased = np.setdiff1d(row[slice(*_documents_of(source, file))], rows)
-        yield Documents(pa.array([], pa.large_binary()), rows[:0], skipped={ERASED: erased} if len(erased) else {})
+        erased = row[slice(*_documents_of(source, file))]
+        if len(erased):
+            skipped = {ERASED: np.setdiff1d(erased, rows)}
+            yield Documents(pa.array([], pa.large_binary()), rows[:0], skipped=skipped)
         is_match = np.ones(last - first, np.bool_)
         if options.where and first < last:
             where = parse_cached(options.where)
-            is_match = where.matches(_values(self.store, self.tokens.dtype, self.unit, file, where.columns).values)
+            is_match = where.matches(_values(self.store, self.dtype, self.unit, file, where.columns).values)
         for start, stop in self._batches(first, last, options.batch_bytes):
-            text, trained = _unframed(self.content.slice(start, stop), self.tokens.begin, self.tokens.end)
-            documents = Documents(text, self.content.row[start:stop], trained=trained)
+            part = self.content.slice(start, stop)
+            documents = Documents(_as_binary(part.tokens, part.offsets), part.row, trained=part.train)
             chosen = is_match[start - first : stop - first]
             if not chosen.all():
                 skipped = {FILTERED: np.unique(documents.rows[~chosen])}
@@ -89,7 +89,7 @@ def open_unit(tokens: TokenInput | None, unit: int) -> StoreUnit | None:
         _, whole = open_part(folder_at(store.directory), unit, store.head)
         if whole.erased is not None:
             source, row = whole.source[whole.erased > 0], whole.row[whole.erased > 0]
-    return StoreUnit(tokens.store, tokens, unit, content, (source, row))
+    return StoreUnit(tokens.store, tokens.dtype, unit, content, (source, row))
 
 
 def unit_columns_of(
@@ -155,21 +155,7 @@ def _documents_of(source: npt.NDArray[np.uint32], file: SourceFile) -> tuple[int
     return first, last
 
 
-def _unframed(content: PartContent, begin: int | None, end: int | None) -> tuple[pa.LargeBinaryArray, Spans | None]:
-    """Documents without their begin and end token, as binary values, and the ids of each that are trained on."""
-    offsets, size = content.offsets, content.tokens.itemsize
-    data = content.tokens[offsets[0] : offsets[-1]]
-    documents = binary_array(data.view(np.uint8), (offsets - offsets[0]) * size)
-    has_begin, has_end = begin is not None, end is not None
-    if not (has_begin or has_end):
-        return documents, content.train
-    first, last = content.tokens[offsets[:-1]], content.tokens[offsets[1:] - 1]
-    lengths = np.diff(offsets)
-    is_framed = lengths >= has_begin + has_end
-    is_framed &= (first == begin) if has_begin else True
-    is_framed &= (last == end) if has_end else True
-    if not is_framed.all():
-        raise CorruptStore("a document of the source store lacks its begin or end token", "Check it: tokenmill verify.")
-    documents = pc.binary_slice(documents, has_begin * size, -size if has_end else None)
-    train = content.train
-    return documents, train and train.unframed(lengths, has_begin=has_begin, has_end=has_end)
+def _as_binary(tokens: TokenArray, offsets: npt.NDArray[np.int64]) -> pa.LargeBinaryArray:
+    """Documents as binary values. Their tokens are not copied."""
+    data = np.ascontiguousarray(tokens[offsets[0] : offsets[-1]]).view(np.uint8)
+    return binary_array(data, (offsets - offsets[0]) * tokens.itemsize)

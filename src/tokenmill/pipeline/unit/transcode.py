@@ -18,9 +18,7 @@ from tokenmill.sources.line_numbers import place
 from tokenmill.sources.spelled import refuse_spelled
 from tokenmill.storage import folder_at
 from tokenmill.storage.arrow_text import text_buffers
-from tokenmill.storage.digest import digest_of
-from tokenmill.store.job import read_vocabulary
-from tokenmill.tokenization.spec import TokenizerSpec
+from tokenmill.store.job import Job, read_vocabulary
 from tokenmill.tokenization.token_text import NotText, TokenText
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
@@ -29,19 +27,20 @@ Offsets = npt.NDArray[np.int64]
 _loaded: dict[tuple[str, str], TokenText] = {}
 
 
-def decoder(directory: str, spec: TokenizerSpec) -> TokenText:
-    """The decoder of a tokenizer whose vocabulary is in a store. A worker keeps the last one."""
-    key = (directory, digest_of(spec))
+def decoder(directory: str, job: Job) -> TokenText:
+    """The decoder of the ids in the sources of a job. A worker keeps the last one."""
+    key = (directory, job.digest())
     if key not in _loaded:
+        content = read_vocabulary(folder_at(directory), job.ids_tokenizer)
         _loaded.clear()
-        _loaded[key] = TokenText(spec, read_vocabulary(folder_at(directory), spec), None, None)
+        _loaded[key] = TokenText(job.ids_tokenizer, content, *job.stored_frame)
     return _loaded[key]
 
 
-def decoded(file: SourceFile, rows: Documents, decode: TokenText, ids_type: str, options: ReadOptions) -> Documents:
+def decoded(file: SourceFile, rows: Documents, decode: TokenText, job: Job, options: ReadOptions) -> Documents:
     """The text of documents of ids. Those whose ids are not text, and those that are too long, are bad rows."""
     data, offsets = text_buffers(rows.text.fill_null(b""))
-    ids, offsets = data.view(ids_type), offsets // np.dtype(ids_type).itemsize
+    ids, offsets = data.view(job.ids_type), offsets // np.dtype(job.ids_type).itemsize
     _refuse_unknown(file, rows, ids, offsets, decode)
     failures = dict[int, NotText]()
     text = pa.concat_arrays([pa.array([], pa.large_string()), *_texts(decode, ids, offsets, 0, failures)])

@@ -30,11 +30,11 @@ class IdsEngine:
         self._spec = spec
 
     def encode(self, text: pa.LargeBinaryArray) -> Encoded:
-        """The ids of each document. Raises OutsideVocabulary for an id that does not exist."""
+        """The ids of each document. Raises OutsideVocabulary for an id that does not exist, unless a store had it."""
         data, offsets = text_buffers(text)
         kind = np.dtype("<u4" if self._spec.kind == IDS else self._spec.dtype)
         ids, offsets = data.view(kind), offsets // kind.itemsize
-        if len(ids) and int(ids.max()) >= self._spec.vocabulary_size:
+        if self._spec.kind == IDS and len(ids) and int(ids.max()) >= self._spec.vocabulary_size:
             first = int(np.argmax(ids >= self._spec.vocabulary_size))
             failure = OutsideVocabulary(
                 f"the id {ids[first]} is not a token of {self._spec.name}, whose ids go from 0 to "
