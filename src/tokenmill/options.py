@@ -114,7 +114,7 @@ class JobOptions(ChatOptions):
     """What decides the tokens of a store, and where it is."""
 
     sources: StrPath | Sequence[StrPath] = option(
-        "Files, directories, globs or addresses, or the name of a dataset.", default=(), repeatable=True
+        "Files, directories, globs or addresses, the name of a dataset, or a store.", default=(), repeatable=True
     )
     _: KW_ONLY
     tokenizer: StrPath | TokenizerObject | Sequence[StrPath | TokenizerObject] | None = _text(
