@@ -24,7 +24,6 @@ from tokenmill.choices import (
     Packing,
     Prefilled,
     Shuffle,
-    SourceRows,
     Special,
     Split,
     Tail,
@@ -175,9 +174,11 @@ class JobOptions(ChatOptions):
     source_eot: str | int | None = _tokens(
         "The same for the token after each document.", metavar="ID", unset="found in a sample"
     )
-    rows: SourceRows | None = _tokens(
-        "What a row of tokens is: a document, a part of a stream of documents, or such a part that begins with the "
-        "last token of the row before.",
+    rows: str | None = _tokens(
+        "What a row of tokens is: a document (documents), a part of a stream of documents (stream), or such a part "
+        "that begins with the last token of the row before (overlap). With files whose rows have no length: "
+        "documents:2048, overlap:2049.",
+        metavar="ROWS",
         unset="documents; refused if all rows have one length",
     )
     separator: str | None = _columns(

@@ -20,7 +20,7 @@ import pytest
 import tokenmill
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.inline_executor import InlineExecutor
-from tests.support.segmented import random_documents, stored_mask, write
+from tests.support.segmented import prepare_store, stored_mask
 from tokenmill.errors import CorruptStore, UsageError
 from tokenmill.exports import shards
 from tokenmill.storage import folder_at
@@ -32,12 +32,7 @@ IGNORED = -100
 
 @pytest.fixture(scope="module")
 def kept_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with segments, in several parts."""
-    work = tmp_path_factory.mktemp("masks")
-    source = write(work / "a.parquet", random_documents(200, 13))
-    options: dict[str, Any] = {"unit_bytes": 1500, "keep": "id", "executor": InlineExecutor()}
-    tokenmill.prepare(source, tokenizer=SMALL_JSON, segments="segments", out=str(work / "store"), **options)
-    return work / "store"
+    return prepare_store(tmp_path_factory.mktemp("masks"))
 
 
 @pytest.fixture
@@ -275,7 +270,7 @@ def test_labels_beside_megatron_files(store: Path, options: dict[str, Any], monk
     tokenmill.verify(store, executor=InlineExecutor())
 
 
-@pytest.mark.parametrize("shard_tokens", [None, 2000])
+@pytest.mark.parametrize("shard_tokens", [None, 9000])
 def test_a_changed_label_is_found(store: Path, shard_tokens: int | None) -> None:
     """And written again by the same export, which compares checksums, as is a label file that was removed."""
     wanted: dict[str, Any] = {"to": "megatron", "mask": "labels", "executor": InlineExecutor()}

@@ -16,7 +16,7 @@ import tokenmill
 from tests.support.command import run
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.inline_executor import InlineExecutor
-from tests.support.segmented import random_documents, stored_mask, write
+from tests.support.segmented import prepare_store, stored_mask
 from tokenmill.errors import CorruptStore, UsageError
 from tokenmill.store.reader import Store
 
@@ -25,12 +25,7 @@ Found = Counter[tuple[tuple[int, ...], tuple[bool, ...]]]
 
 @pytest.fixture(scope="module")
 def kept_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with segments, in several parts."""
-    work = tmp_path_factory.mktemp("packed")
-    source = write(work / "a.parquet", random_documents(200, 13))
-    options: dict[str, Any] = {"unit_bytes": 1500, "keep": "id", "executor": InlineExecutor()}
-    tokenmill.prepare(source, tokenizer=SMALL_JSON, segments="segments", out=str(work / "store"), **options)
-    return work / "store"
+    return prepare_store(tmp_path_factory.mktemp("packed"))
 
 
 @pytest.fixture

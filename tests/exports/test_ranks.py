@@ -93,7 +93,7 @@ def whole(store: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dic
     return {to: tree(directory / to) for to in FORMATS}
 
 
-def start(store: str, out: object, to: str, rank: int, of: int = 4, **environment: str) -> subprocess.Popen[str]:
+def start(store: str, out: object, to: str, rank: int, of: int, **environment: str) -> subprocess.Popen[str]:
     """Start a slow rank in a process of its own."""
     words = [f"--{name.replace('_', '-')}={value}" for name, value in FORMATS[to].items()]
     words += ["--to", to, "--out", str(out), "--rank", str(rank), "--of", str(of), "--workers", "1", "--json"]
@@ -142,9 +142,9 @@ def test_one_rank_alone_does_everything(store: str, tmp_path: Path, whole: dict[
 def test_killed_ranks(
     store: str, tmp_path: Path, whole: dict[str, Any], to: str, started: list[subprocess.Popen[str]]
 ) -> None:
-    """Of four ranks one is killed while it sorts, and one while it writes; they are started again later."""
+    """Of three ranks one is killed while it sorts, and one while it writes; they are started again later."""
     out = tmp_path / "out"
-    started += [start(store, out, to, rank) for rank in range(4)]
+    started += [start(store, out, to, rank, 3) for rank in range(3)]
     assert wait_until(lambda: count(out, "runs", "index") >= 3)
     assert started[0].poll() is None
     assert not (out / STATE / "plan.parquet").exists()
@@ -153,11 +153,11 @@ def test_killed_ranks(
     assert started[1].poll() is None
     kill(started[1])
     assert not (out / STATE / "manifests").exists()
-    started.append(start(store, out, to, 1))
+    started.append(start(store, out, to, 1, 3))
     ended = [end(process) for process in started[2:]]
-    assert [each.code for each in ended] == [0, 0, 0], [each.err for each in ended]
+    assert [each.code for each in ended] == [0, 0], [each.err for each in ended]
     assert tree(out) == whole[to]
-    assert end(start(store, out, to, 0)).result()["shards_done_now"] == 0
+    assert export(store, out, to, 0, 3).shards_done_now == 0
     assert tree(out) == whole[to]
     require_clean(out)
 
@@ -167,11 +167,11 @@ def test_a_stopped_rank(
 ) -> None:
     """A rank is stopped while it writes, and continues when the others have finished."""
     out, to = tmp_path / "out", "megatron"
-    started += [start(store, out, to, rank) for rank in range(3)]
+    started += [start(store, out, to, rank, 2) for rank in range(2)]
     assert wait_until(lambda: count(out, "shards", "arrow") >= 3)
     assert started[0].poll() is None
     os.killpg(started[0].pid, signal.SIGSTOP)
-    assert [end(process).code for process in started[1:]] == [0, 0]
+    assert end(started[1]).code == 0
     assert tree(out) == whole[to]
     os.killpg(started[0].pid, signal.SIGCONT)
     ended = end(started[0])

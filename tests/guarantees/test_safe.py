@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.corpora import write_parquet
 from tests.support.killing import wait_until, workers, write_corpus
-from tests.support.remote_runs import SMALL_UNITS, TOKENIZER, Ended, end, local_files, running, start
+from tests.support.remote_runs import SMALL_UNITS, TOKENIZER, Ended, end, local_files, running, tokenmill
 from tests.support.servers.faults import Fault
 from tests.support.servers.hub import Hub
 from tests.support.servers.proxy import Proxy
@@ -61,7 +61,7 @@ class Place:
 
     def run(self, *arguments: object, **environment: str | None) -> Ended:
         """Run a command here, with tracebacks."""
-        return self.heard(end(start(*arguments, "--debug", **{**self.environment, **environment})))
+        return self.heard(tokenmill(*arguments, "--debug", **{**self.environment, **environment}))
 
     def leaks(self, files: Mapping[str, bytes]) -> list[str]:
         """Where a secret was found: in what was said, in the files here, in the objects of a store."""

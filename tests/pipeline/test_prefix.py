@@ -64,16 +64,17 @@ def test_the_rest_of_a_document_is_exactly_the_plain_tokens(kind: str, tmp_path:
     assert tokenmill.verify(result, all=True, executor=InlineExecutor()).documents_compared == len(ROWS)
     again = prepare(source, tmp_path / "again", bos=1, workers=2, executor=None)
     assert part_bytes(again.directory) == part_bytes(result.directory)
-    assert documents(prepare(source, tmp_path / "units", bos=1, unit_bytes=1)) == documents(result)
+    assert documents(prepare(source, tmp_path / "units", bos=1, unit_bytes=170)) == documents(result)
 
 
 def test_a_rate_gives_the_prefix_to_a_fraction_and_a_larger_one_to_these_and_more(tmp_path: Path) -> None:
     rows = [{"text": "some text", "host": f"{row}.org"} for row in range(3000)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    plain = len(documents(prepare(str(tmp_path / "a.jsonl"), tmp_path / "plain", prefix=None))[0])
+    source, options = str(tmp_path / "a.jsonl"), {"unit_bytes": 30_000}
+    plain = len(documents(prepare(source, tmp_path / "plain", prefix=None, **options))[0])
     prefixed: list[set[int]] = []
     for rate in ("0", "0.3", "90%", "1"):
-        found = documents(prepare(str(tmp_path / "a.jsonl"), tmp_path / rate, prefix_rate=rate))
+        found = documents(prepare(source, tmp_path / rate, prefix_rate=rate, **options))
         prefixed.append({row for row, tokens in enumerate(found) if len(tokens) > plain})
     assert [len(each) for each in prefixed[::3]] == [0, 3000]
     assert abs(len(prefixed[1]) - 900) < 130

@@ -38,7 +38,7 @@ def prepare(source: str, out: Path, **options: Any) -> PrepareResult:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_tokens_are_those_of_the_text_and_the_mask_is_that_of_the_bytes(kind: str, tmp_path: Path) -> None:
     """With begin and end tokens; `verify` compares all of it with the source; the counts are in every result."""
-    documents = random_documents(300, 7)
+    documents = random_documents(150, 7)
     result = prepare(write(tmp_path / f"a.{kind}", documents), tmp_path / "store", bos=1, keep="id")
     store, present = tokenmill.open(result), [each for each in documents if each is not None]
     trained = 0

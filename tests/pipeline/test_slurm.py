@@ -27,7 +27,7 @@ UNITS = 80
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two files of made-up text, of 80 units."""
-    return write_corpus(tmp_path_factory.mktemp("slurm") / "corpus", documents=20 * UNITS, rows_per_group=20)
+    return write_corpus(tmp_path_factory.mktemp("slurm") / "corpus", documents=10 * UNITS, rows_per_group=10)
 
 
 def words(corpus: Path, out: Path) -> list[str]:

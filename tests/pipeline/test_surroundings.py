@@ -28,7 +28,7 @@ from tests.support.soaking.power import File, Folder, Machine
 pytestmark = [pytest.mark.timeout(180), pytest.mark.processes]
 
 ROOM_BYTES = 64 << 20
-STATES = 24
+STATES = 12
 """How many states after a loss of power are tried."""
 
 needs_disks = pytest.mark.skipif(not disks.available(), reason="no file system may be mounted here")
@@ -63,7 +63,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 @pytest.fixture(scope="module")
 def slow_job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """Hundreds of units, so that there is time to disturb it."""
-    return a_job(a_corpus(tmp_path_factory.mktemp("slow") / "corpus", 500), 1000, "--engine", "tokenizers")
+    return a_job(a_corpus(tmp_path_factory.mktemp("slow") / "corpus", 300), 1000, "--engine", "tokenizers")
 
 
 @pytest.fixture(scope="module")

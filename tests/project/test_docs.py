@@ -6,11 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support import ROOT
+from tests.support.warm_command import warm_command
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -40,11 +42,18 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
+@pytest.fixture(scope="module")
+def commands() -> Iterator[Path]:
+    """The directory of a `tokenmill` that starts at once."""
+    with warm_command() as directory:
+        yield directory
+
+
 @pytest.mark.data
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=name)
-def test_code_in_pages_runs(tmp_path: Path, test_data: Path, page: Path) -> None:
+def test_code_in_pages_runs(tmp_path: Path, test_data: Path, commands: Path, page: Path) -> None:
     """Every bash and python block of the page ends well."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    path = f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     for language, code in blocks(page):
         command = ["bash", "-euo", "pipefail", "-c", code] if language == "bash" else [sys.executable, "-c", code]
         done = subprocess.run(

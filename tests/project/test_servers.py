@@ -60,7 +60,8 @@ def test_objects_pass_through_the_proxy_and_are_counted(s3: Bucket, proxy: Proxy
     assert proxy.bytes_down == len(CONTENT) + 50
     assert [exchange.range for exchange in proxy.exchanges] == ["", "bytes=1000-1049"]
     proxy.reset()
-    store.put("large", CONTENT * 12, use_multipart=True)
+    patient = S3Store.from_url(s3.url, client_options={"allow_http": True, "timeout": timedelta(minutes=1)})
+    patient.put("large", CONTENT * 12, use_multipart=True)  # a piece that is sent again would be counted twice
     assert proxy.requests["PUT"] > 1
     assert 12 * len(CONTENT) <= proxy.bytes_up < 12 * len(CONTENT) + 2000
     assert s3.server.objects(s3.url) == {"object": CONTENT, "large": CONTENT * 12}

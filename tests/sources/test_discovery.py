@@ -144,10 +144,10 @@ def test_natural_order_is_total_and_numeric():
 
 @pytest.mark.thorough
 def test_many_files_are_ordered(monkeypatch):
-    """200,000 files, given in any order, come out in natural order."""
-    files = [storage.FileInfo(f"/data/{i % 100}/part-{i}.parquet", i, f"{i}-{i}") for i in range(200_000)]
+    """20,000 files, given in any order, come out in natural order."""
+    files = [storage.FileInfo(f"/data/{i % 100}/part-{i}.parquet", i, f"{i}-{i}") for i in range(20_000)]
     monkeypatch.setattr(storage, "find", lambda *_: storage.Listing(files, "/data"))
     table = sources.discover(["/data"]).table
-    assert table.num_rows == 200_000
+    assert table.num_rows == 20_000
     assert table.column("path")[1].as_py() == "/data/0/part-100.parquet"
     assert table.schema.field("size").type == pa.int64()

@@ -108,7 +108,7 @@ def source(path: Path) -> SourceFile:
 def test_the_text_of_a_line(tmp_path: Path, options: dict[str, Any]) -> None:
     """Alone, pyarrow parses a line that it accepts. Beside the refused line, Python parses it."""
     rng = random.Random(str(options))
-    for _ in range(400):
+    for _ in range(200):
         lines = [FIRST, make_line(rng)]
         alone = read(tmp_path / "a.jsonl", lines, **options)
         beside = read(tmp_path / "a.jsonl", [*lines, REFUSED], **options)
@@ -120,7 +120,7 @@ def test_the_text_of_a_line(tmp_path: Path, options: dict[str, Any]) -> None:
 def test_the_values_of_a_line(tmp_path: Path, names: tuple[str, ...]) -> None:
     """What --where, --deny and --keep see."""
     rng = random.Random(str(names))
-    for _ in range(400):
+    for _ in range(200):
         lines = [FIRST, make_line(rng)]
         alone = values(tmp_path / "a.jsonl", lines, *names)
         beside = values(tmp_path / "a.jsonl", [*lines, REFUSED], *names)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -61,16 +63,21 @@ _expressions = st.recursive(
 )
 
 
+@functools.cache
+def database() -> Any:
+    """DuckDB with the rows as `documents`: a connection for each expression takes most of the time."""
+    connection = duckdb.connect(config={"threads": 1})
+    return connection.register("documents", ROWS.append_column("row", pa.array(range(len(ROWS)))))
+
+
 @pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(_expressions)
 def test_an_expression_selects_the_rows_that_duckdb_selects(text: str) -> None:
     """Rows and canonical text agree with DuckDB, with nulls in every column."""
     where = parse_where(text)
-    rows = ROWS.append_column("row", pa.array(range(len(ROWS))))
-    with duckdb.connect(config={"threads": 1}) as database:
-        database.register("documents", rows)
-        expected = [row for (row,) in database.sql(f"select row from documents where {text} order by row").fetchall()]
+    selected = database().sql(f"select row from documents where {text} order by row").fetchall()
+    expected = [row for (row,) in selected]
     assert where.matches(ROWS).nonzero()[0].tolist() == expected
     assert parse_where(str(where)) == where
 

@@ -10,6 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import tokenmill
+from tests.support.corpora import SMALL_JSON
+from tests.support.inline_executor import InlineExecutor
 from tokenmill.store.reader import Store
 
 Segments = list[dict[str, Any]]
@@ -60,6 +63,14 @@ def write(path: Path, documents: list[Any], row_group_size: int = 20) -> str:
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table, row_group_size)
     return str(path)
+
+
+def prepare_store(work: Path, documents: int = 200) -> Path:
+    """A store with segments, in several parts."""
+    source = write(work / "a.parquet", random_documents(documents, 13))
+    options: dict[str, Any] = {"unit_bytes": 1500, "keep": "id", "executor": InlineExecutor()}
+    tokenmill.prepare(source, tokenizer=SMALL_JSON, segments="segments", out=str(work / "store"), **options)
+    return work / "store"
 
 
 def expected_mask(store: Store, position: int, segments: Segments) -> list[bool]:

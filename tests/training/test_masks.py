@@ -16,7 +16,7 @@ from benchmarks.loader_remote import upload
 from tests.support.command import run
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.inline_executor import InlineExecutor
-from tests.support.segmented import random_documents, write
+from tests.support.segmented import prepare_store
 from tests.support.servers.seaweed import Bucket
 from tokenmill.executors import terminal
 from tokenmill.store.reader import Store
@@ -28,12 +28,7 @@ SHAPE: dict[str, Any] = {"sequence_tokens": 32, "grain": 64, "batch_sequences": 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with segments, in several parts."""
-    work = tmp_path_factory.mktemp("masks")
-    source = write(work / "a.parquet", random_documents(200, 13))
-    options: dict[str, Any] = {"unit_bytes": 1500, "keep": "id", "executor": InlineExecutor()}
-    tokenmill.prepare(source, tokenizer=SMALL_JSON, segments="segments", out=str(work / "store"), **options)
-    return work / "store"
+    return prepare_store(tmp_path_factory.mktemp("masks"))
 
 
 def trained_tokens(store: Store) -> np.ndarray:

@@ -17,7 +17,7 @@ from benchmarks.synthetic import Shape, make_store
 from tests.support.command import run
 from tests.support.corpora import SMALL_JSON, write_parquet
 from tests.support.inline_executor import InlineExecutor
-from tests.support.segmented import random_documents, write
+from tests.support.segmented import prepare_store
 from tests.support.servers.seaweed import Bucket
 from tokenmill.errors import UsageError
 from tokenmill.training import packing as packing_module
@@ -37,12 +37,7 @@ def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with segments, in several parts."""
-    work = tmp_path_factory.mktemp("whole")
-    source = write(work / "a.parquet", random_documents(300, 13))
-    options: dict[str, Any] = {"unit_bytes": 1500, "keep": "id", "executor": InlineExecutor()}
-    tokenmill.prepare(source, tokenizer=SMALL_JSON, segments="segments", out=str(work / "store"), **options)
-    return work / "store"
+    return prepare_store(tmp_path_factory.mktemp("whole"), 300)
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,8 @@ from tokenmill.sources.splits import SplitChoice as SplitChoice
 from tokenmill.sources.token_lists import without_frame
 from tokenmill.sources.token_source import OVERLAP, STREAM
 from tokenmill.sources.token_streams import read_stream
+from tokenmill.sources.tokens import delimited as token_files
+from tokenmill.sources.tokens import indexed as indexed_token_files
 from tokenmill.storage.untrusted.malformed import MalformedDataError
 
 KINDS: Final[dict[str, SourceKind]] = {
@@ -41,9 +43,11 @@ KINDS: Final[dict[str, SourceKind]] = {
     "jsonl": jsonl,
     "text": text,
     "csv": csv_files,
+    "tokens": token_files,
+    "indexed-tokens": indexed_token_files,
 }
-# Kinds that native code parses: a damaged file may crash the process that splits it.
-NATIVE_KINDS = ("parquet", "arrow")
+# Kinds that workers split: native code that parses a damaged file may crash the process, and indexes are long.
+NATIVE_KINDS = ("parquet", "arrow", "tokens", "indexed-tokens")
 
 # What pyarrow and the system raise for a file that is damaged, truncated or unreachable.
 UNREADABLE = (MalformedDataError, pa.ArrowException, OSError, EOFError, UnicodeDecodeError)
@@ -66,7 +70,7 @@ def read_documents(file: SourceFile, file_slice: Slice, options: ReadOptions) ->
     """
     kind, tokens = KINDS[file.kind], options.tokens
     with _unchanged(file, file_slice):
-        if tokens is not None and tokens.rows in (STREAM, OVERLAP):
+        if tokens is not None and not tokens.format and tokens.rows in (STREAM, OVERLAP):
             yield from read_stream(kind, file, file_slice, options, tokens)
             return
         read = read_selected(kind, file, file_slice, options) if options.where else kind.read(file, file_slice, options)

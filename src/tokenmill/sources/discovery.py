@@ -6,16 +6,19 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
+import msgspec
 import pyarrow as pa
 
 from tokenmill import storage
 from tokenmill.errors import SourceError
-from tokenmill.sources.documents import SourceFile
+from tokenmill.sources.documents import WHOLE, SourceFile
 from tokenmill.sources.foreign import unsupported
 from tokenmill.sources.ignored import Ignored, IgnoredBuilder
 from tokenmill.sources.splits import Declaration, Source, SplitChoice, SplitSearch
 from tokenmill.storage.digest import Hasher
+from tokenmill.token_files import megatron, recognize
 
 EXTENSIONS = {
     ".parquet": "parquet",
@@ -33,6 +36,10 @@ EXPLICIT_EXTENSIONS = {
     ".json": "jsonl",
     **{f"{name}{codec}": "csv" for name in (".csv", ".tsv") for codec in ("", ".gz", ".zst")},
 }
+
+# Files of tokens, some of which may be something else. A directory's are read if it holds no text.
+TOKENS = "tokens"
+TOKEN_EXTENSIONS = dict.fromkeys((*recognize.EXTENSIONS, megatron.INDEX), TOKENS)
 
 # How much of a file's start goes into its identity.
 IDENTITY_BYTES = 4096
@@ -121,19 +128,26 @@ class _SourceSearch:
 
         A directory's file of a kind that is often metadata is a source if a card spells one of its `endings`.
         """
-        sources = []
+        sources, tokens = list[Source](), list[Source]()
+        belonging = {path for file in listing.files for path in recognize.companions(file.path)}
         for file in sorted(listing.files, key=lambda file: natural_key(file.path)):
             if listing.is_named and self._guard.is_written_by_run(file.path):
                 self.ignored.stores.append(file.path)
                 continue
+            if file.path in belonging:
+                continue
             kind = self._kind or (_kind_of_named(file.path) if listing.is_named else kind_of(file.path))
             if kind is None and endings and file.path.endswith(endings):
                 kind = _explicit_kind(file.path)
-            if kind is None:
-                self.ignored.files.append(file.path)
-            else:
+            if kind is not None:
                 sources.append((file, kind))
-        return sources
+            elif _ending_kind(file.path, TOKEN_EXTENSIONS):
+                tokens.append((file, TOKENS))
+            else:
+                self.ignored.files.append(file.path)
+        if sources:  # a directory of text may hold models and arrays, too
+            self.ignored.files += [file.path for file, _ in tokens]
+        return [(_with_tokens(file), kind) for file, kind in sources or tokens]
 
     def _without_repeated(self, sources: list[Source]) -> list[Source]:
         """The files that no earlier argument named. Of several paths to a file, the first that is not a link counts."""
@@ -191,9 +205,28 @@ def file_at(table: pa.Table, index: int) -> SourceFile:
 def files_between(table: pa.Table, start: int, stop: int) -> list[SourceFile]:
     """Rows [start, stop) of the sources table."""
     rows = table.slice(start, stop - start)
-    names = [name for name in ("path", "kind", "size", "fingerprint", "identity") if name in table.column_names]
+    names = [name for name in ("path", "kind", "size", "fingerprint", "identity", "head") if name in table.column_names]
     columns = [rows.column(name).to_pylist() for name in names]
-    return [SourceFile(index, *values) for index, values in enumerate(zip(*columns, strict=True), start)]
+    rests = [_rest(table, index) for index in range(start, start + len(rows))] if names[-1] == "head" else repeat(())
+    values = zip(*columns, rests, strict=False)
+    return [
+        SourceFile(index, **dict(zip((*names, "rest"), value, strict=True)))
+        for index, value in enumerate(values, start)
+    ]
+
+
+def _rest(table: pa.Table, index: int) -> tuple[SourceFile, ...]:
+    """The files in which the last document of a file goes on: of these, all but the last continue it to their end."""
+    stop = index + 1
+    while stop < len(table) and (head := table["head"][stop].as_py()) != 0:
+        stop += 1
+        if head != WHOLE:
+            break
+    if stop == index + 1:
+        return ()
+    following = files_between(table.drop_columns("head"), index + 1, stop)
+    heads = table["head"].slice(index + 1, stop - index - 1).to_pylist()
+    return tuple(msgspec.structs.replace(file, head=head) for file, head in zip(following, heads, strict=True))
 
 
 def natural_key(path: str) -> tuple[str, str]:
@@ -207,14 +240,25 @@ def _sortable_number(match: re.Match[str]) -> str:
 
 
 def _kind_of_named(path: str) -> str:
-    kind = kind_of(path) or _explicit_kind(path)
+    kind = kind_of(path) or _explicit_kind(path) or _ending_kind(path, TOKEN_EXTENSIONS)
     if kind is None:
-        raise unsupported(path, [*EXTENSIONS, *EXPLICIT_EXTENSIONS])
+        raise unsupported(path, [*EXTENSIONS, *EXPLICIT_EXTENSIONS, *TOKEN_EXTENSIONS])
     return kind
 
 
 def _explicit_kind(path: str) -> str | None:
-    return next((kind for extension, kind in EXPLICIT_EXTENSIONS.items() if path.lower().endswith(extension)), None)
+    return _ending_kind(path, EXPLICIT_EXTENSIONS)
+
+
+def _ending_kind(path: str, kinds: dict[str, str]) -> str | None:
+    return next((kind for extension, kind in kinds.items() if path.lower().endswith(extension)), None)
+
+
+def _with_tokens(file: storage.FileInfo) -> storage.FileInfo:
+    """The file that holds the tokens: that of an index, if the index is given."""
+    if not file.path.endswith(megatron.INDEX):
+        return file
+    return storage.stat(f"{file.path.removesuffix(megatron.INDEX)}.bin")
 
 
 def _nothing_found(headline: str, ignored: Ignored) -> SourceError:

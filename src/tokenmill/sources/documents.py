@@ -21,17 +21,23 @@ Span = storage.Span
 Int64Array = npt.NDArray[np.int64]
 RowArray = npt.NDArray[np.uint64]
 
-# The kinds whose documents are numbered. In other kinds, a row is the byte at which its document starts.
-ROW_KINDS = ("parquet", "arrow", "csv")
+# The kinds whose documents are numbered, and files of tokens without an index, in which a row is the token at which its
+# document starts. In other kinds it is the byte.
+ROW_KINDS = ("parquet", "arrow", "csv", "indexed-tokens", "tokens")
 # The reasons for skipping a row: its text is null, it lacks the column of the text, it does not satisfy `--where`, or a
 # document of an earlier row goes on in it.
 NULL, MISSING, FILTERED, CONTINUED = "null", "missing", "filtered", "continued"
+
+# The `head` of a file that continues the last document of the file before and does not end it.
+WHOLE = -1
 
 
 class SourceFile(msgspec.Struct, frozen=True):
     """One input file: its index in the run's list of sources, its kind, and its size and fingerprint at planning.
 
-    `identity` is a hash of its size and first bytes (see `with_identities`); 0 for work that keeps no parts.
+    `identity` is a hash of its size and first bytes (see `with_identities`); 0 for work that keeps no parts. Of a file
+    of tokens without an index, the first `head` tokens belong to a document of the file before, and its own last
+    document goes on in the files of `rest` (see `tokens.joins`).
     """
 
     index: int
@@ -40,6 +46,8 @@ class SourceFile(msgspec.Struct, frozen=True):
     size: int
     fingerprint: str
     identity: int = 0
+    head: int = 0
+    rest: tuple[SourceFile, ...] = ()
 
     @property
     def info(self) -> storage.FileInfo:

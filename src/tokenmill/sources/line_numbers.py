@@ -50,5 +50,5 @@ def row_place(file: SourceFile, row: int) -> str:
 def place(kind: str, row: int, line: int = 0) -> str:
     """The same, with the number of its line if it is known."""
     if kind in ROW_KINDS:
-        return f"row {row:,}"
+        return f"token {row:,}" if kind == "tokens" else f"row {row:,}"
     return f"line {line:,} (byte {row:,})" if line else f"byte {row:,}"

@@ -10,6 +10,8 @@ DOCUMENTS, STREAM, OVERLAP = "documents", "stream", "overlap"
 # The type of ids while a source is read. Each document is a binary value of them, little-endian. Those of a store keep
 # the type that they have there.
 ID_TYPE = "<u4"
+# A token of the frame that is not given: it is looked for in a sample.
+TO_BE_FOUND = -1
 
 
 class StoreInput(msgspec.Struct, frozen=True):
@@ -47,4 +49,6 @@ class TokenInput(msgspec.Struct, frozen=True):
     end: int | None = None
     # Whether the end token of a file stands before each document.
     end_first: bool = False
+    # The tokens of a row of a file, if its rows are documents or overlap.
+    row_tokens: int = 0
     store: StoreInput | None = None

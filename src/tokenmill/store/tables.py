@@ -66,6 +66,13 @@ SOURCES_SCHEMA = pa.schema(
 SPLIT_SOURCES_SCHEMA = SOURCES_SCHEMA.insert(4, pa.field("split", pa.dictionary(pa.int32(), pa.string())))
 """The schema if a source has a split. The others have none there."""
 
+SOURCES_SCHEMAS = tuple(
+    schema
+    for base in (SOURCES_SCHEMA, SPLIT_SOURCES_SCHEMA)
+    for schema in (base, base.append(pa.field("head", pa.int64())))
+)
+"""The schemas of sources. Those of files of tokens without an index have `head` (see `SourceFile`)."""
+
 _SCHEMAS = {PLAN: PLAN_SCHEMA, SOURCES: SOURCES_SCHEMA, MANIFEST: MANIFEST_SCHEMA}
 
 OPTIONAL = ("start", "stop", "rows", "split", "trained")
@@ -161,7 +168,7 @@ def _read_plan_columns(folder: Folder, run: Run, columns: list[str]) -> pa.Table
 def read_sources(folder: Folder, run: Run) -> pa.Table:
     """Read the sources of a run. Refuses unknown kinds."""
     name = table_name(folder, SOURCES, run.sources_blake3)
-    sources = read_table(folder, name, run.sources_blake3, (SOURCES_SCHEMA, SPLIT_SOURCES_SCHEMA))
+    sources = read_table(folder, name, run.sources_blake3, SOURCES_SCHEMAS)
     kinds = set(sources["kind"].unique().to_pylist())
     if not kinds <= set(KINDS):
         raise damaged(folder, SOURCES, f"a source is of kind {min(kinds - set(KINDS))[:20]!r}")

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokenmill.storage import Folder
+from tokenmill import storage
+from tokenmill.errors import SourceError
+from tokenmill.storage import FileInfo, Folder
 from tokenmill.token_files.files import array, damaged, no_index, publish, spans, write_raw
 from tokenmill.token_files.protocol import (
     Content,
@@ -17,6 +19,16 @@ from tokenmill.token_files.protocol import (
     Shard,
     ShardData,
     WrittenFile,
+)
+from tokenmill.token_files.token_file import (
+    Positions,
+    TokenFile,
+    check_dtype,
+    companion,
+    contiguous,
+    read_values,
+    refused,
+    rising,
 )
 
 SPEC = FormatSpec(
@@ -29,6 +41,8 @@ SPEC = FormatSpec(
     defaults=ScriptDefaults(end="appended", shard_tokens=100_000_000),
     layout=FileLayout(folders=True),
 )
+# The first lines of a file of metadata are shorter.
+MAX_METADATA_BYTES = 4096
 finish = no_index
 
 
@@ -61,6 +75,38 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
     if counts != [b"%d" % tokens.dtype.itemsize, b"%d" % len(tokens)]:
         raise damaged(folder, metadata, f"it does not state {len(tokens)} tokens of {dtype}")
     return ShardData(tokens, lengths)
+
+
+def open_tokens(file: FileInfo, dtype: str = "") -> TokenFile:
+    """Open a file with its index that anybody wrote. The type of its tokens is that of the metadata, if there are any.
+
+    Raises SourceError if the index does not end with the tokens.
+    """
+    index = companion(file, f"{file.path}.index")
+    stated = check_dtype(file, _stated_type(file), dtype)
+    documents, rest = divmod(index.size, 8)
+    if rest:
+        raise refused(index, f"its {index.size} bytes are not a whole number of uint64")
+    rows = contiguous(file, stated)
+    last = int(read_values(index, "uint64", index.size - 8, 1)[0]) if documents else 0
+    if last != rows[0].tokens:
+        raise refused(index, f"its documents end at token {last} of {rows[0].tokens}")
+
+    def edges(first: int, stop: int) -> Positions:
+        ends = read_values(index, "uint64", 8 * max(first - 1, 0), stop - max(first - 1, 0))
+        return rising(index, np.concatenate([np.zeros(int(first == 0), np.uint64), ends]), last)
+
+    return TokenFile(file, stated, rows, documents, edges)
+
+
+def _stated_type(file: FileInfo) -> str | None:
+    """The type of the tokens as the metadata beside a file states it; None without metadata."""
+    try:
+        metadata = storage.stat(f"{file.path}.metadata")
+    except SourceError:
+        return None
+    first, _, _ = storage.read_start(metadata, MAX_METADATA_BYTES).partition(b"\n")
+    return {b"2": "uint16", b"4": "uint32"}.get(first.rpartition(b"|")[2].strip())
 
 
 def _metadata(shard: Shard, tokens: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tokenmill.storage import Folder
+from tokenmill.storage import FileInfo, Folder
 from tokenmill.token_files.files import check_fits, no_index, read_headed, write_headed
 from tokenmill.token_files.protocol import (
     Content,
@@ -17,6 +17,15 @@ from tokenmill.token_files.protocol import (
     Shard,
     ShardData,
     WrittenFile,
+)
+from tokenmill.token_files.token_file import (
+    TokenFile,
+    big_endian,
+    check_dtype,
+    check_size,
+    contiguous,
+    read_bytes,
+    refused,
 )
 
 # 256 int32 values.
@@ -58,6 +67,25 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
     """Read the tokens of a shard. Raises if its header does not match its dtype and size."""
     return read_headed(folder, names[0], dtype, _header)
+
+
+def open_tokens(file: FileInfo, dtype: str = "") -> TokenFile:
+    """Open a shard that anybody wrote. Raises SourceError if its header does not match its size."""
+    header = np.frombuffer(read_bytes(file, 0, HEADER_BYTES), "<i4")
+    kind, tokens = (int(header[0]), int(header[1])), int(header[2])
+    stated = next((name for name, known in KINDS.items() if known == kind), None)
+    if stated is None and is_shard(header[:1].byteswap().tobytes()):
+        raise big_endian(file)
+    if stated is None:
+        raise refused(file, f"its magic number and version are {kind[0]} and {kind[1]}, which are not known")
+    check_size(file, HEADER_BYTES + tokens * np.dtype(stated).itemsize)
+    return TokenFile(file, check_dtype(file, stated, dtype), contiguous(file, stated, HEADER_BYTES))
+
+
+def is_shard(start: bytes) -> bool:
+    """Whether the first bytes of a file are those of a shard, in one order of bytes or the other."""
+    magic = {int.from_bytes(start[:4], order) for order in ("little", "big")}
+    return bool(magic & {number for number, _ in KINDS.values()})
 
 
 def _header(tokens: int, dtype: str) -> bytes:

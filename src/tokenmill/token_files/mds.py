@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.storage import Folder
+from tokenmill.storage import FileInfo, Folder
 from tokenmill.token_files.files import (
     IGNORED,
     array,
@@ -43,6 +43,15 @@ from tokenmill.token_files.protocol import (
     Tokens,
     WrittenFile,
 )
+from tokenmill.token_files.token_file import (
+    TokenFile,
+    TokenRows,
+    check_dtype,
+    check_size,
+    read_bytes,
+    read_values,
+    refused,
+)
 
 # Offsets in a shard are uint32.
 MAX_BYTES = (1 << 32) - 1
@@ -65,6 +74,9 @@ SPEC = FormatSpec(
 )
 # Values for the `size_limit` of a shard. The first is the default of MosaicML's writer.
 LIMITS = (*(1 << power for power in range(26, 32)), MAX_BYTES)
+
+# The names of the column of ids.
+ID_COLUMNS = ("tokens", "input_ids")
 
 # Tokens that are packed into samples at a time.
 TOKENS_PER_BATCH = 1 << 20
@@ -144,6 +156,67 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
             raise damaged(folder, name, "its labels are not those of its tokens")
         tokens = join_marks(tokens, is_trained)
     return ShardData(tokens, lengths)
+
+
+def open_tokens(file: FileInfo, dtype: str = "") -> TokenFile:
+    """Open a shard that anybody wrote: samples of one length, the last one of which may be shorter."""
+    samples = int(read_values(file, "uint32", 0, 1)[0])
+    edges = read_values(file, "uint32", 4, samples + 1).astype(np.int64)
+    check_size(file, int(edges[-1]))
+    first_byte = 4 * (samples + 2)
+    if bool((np.diff(edges) < 0).any()) or int(edges[0]) < first_byte:
+        raise refused(file, f"its offsets do not rise to {file.size}")
+    columns = _described_columns(file, read_bytes(file, first_byte, int(edges[0])))
+    name = next((name for name in ID_COLUMNS if name in columns), "")
+    encoding, _, stated = columns.get(name, ("", None))[0].partition(":")
+    stated = stated.partition(":")[0]
+    if encoding != "ndarray" or not stated:
+        shown = ", ".join(f"{column} ({encoding})" for column, (encoding, _) in columns.items())
+        raise refused(file, f"it has no column of ids, which is {' or '.join(ID_COLUMNS)} of a type: {shown}")
+    check_dtype(file, stated, dtype)
+    whole = samples - int(samples > 1 and bool(edges[-1] - edges[-2] != edges[1] - edges[0]))
+    if bool((np.diff(edges[: whole + 1]) != edges[1:2] - edges[:1]).any()):
+        raise refused(file, "its samples are not of one length")
+    parts = [(start, count) for start, count in ((0, whole), (whole, samples - whole)) if count]
+    rows = tuple(_ids_of(file, name, columns, edges[start : start + 2], count) for start, count in parts)
+    return TokenFile(file, stated, rows, row_tokens=rows[0].tokens if rows else None)
+
+
+def _described_columns(file: FileInfo, described: bytes) -> dict[str, tuple[str, int | None]]:
+    """The encoding of each column, and its size if it is the same in all samples."""
+    try:
+        config = json.loads(described)
+        fields = (list(config[f"column_{key}"]) for key in ("names", "encodings", "sizes"))
+        compression = config["compression"]
+        columns = {str(name): (str(encoding), size) for name, encoding, size in zip(*fields, strict=True)}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise refused(file, f"it does not describe itself as a shard: {type(error).__name__} {error}") from error
+    if compression and file.path.endswith(str(compression).partition(":")[0]):
+        raise refused(file, f"it is compressed with {compression}", "Decompress it first.")
+    return columns
+
+
+def _ids_of(
+    file: FileInfo, name: str, columns: dict[str, tuple[str, int | None]], edges: npt.NDArray[np.int64], count: int
+) -> TokenRows:
+    """The ids in `count` samples of the size of the first one, which is between the edges."""
+    start, stop = (int(edge) for edge in edges)
+    sample = read_bytes(file, start, stop)
+    sizes, place = {}, 0
+    for column, (_, size) in columns.items():
+        sizes[column] = int.from_bytes(sample[place : place + 4], "little") if size is None else size
+        place += 4 * (size is None)
+    place += sum(sizes[column] for column in list(columns)[: list(columns).index(name)])
+    value = sample[place : place + sizes[name]]
+    _, dtype, *shape = columns[name][0].split(":")
+    head = 0 if shape else 1 + (1 << (value[0] & 3) if value else 0)
+    tokens, item = (sizes[name] - head) // np.dtype(dtype).itemsize, np.dtype(dtype).itemsize
+    has_shape = bool(shape) or (value[0] >> 2 == 1 and int.from_bytes(value[1:head], "little") == tokens)
+    if sum(sizes.values()) + 4 * (len(columns) - sum(size is not None for _, size in columns.values())) != len(sample):
+        raise refused(file, f"its first sample of {len(sample)} bytes does not have the sizes that it states")
+    if not has_shape or head + tokens * item != sizes[name]:
+        raise refused(file, f"its first sample does not hold a vector of {dtype}")
+    return TokenRows(start + place + head, count, tokens, stop - start, value[:head])
 
 
 def _columns(dtype: str, mask: str) -> Columns:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import StoreError
-from tokenmill.storage import Folder
+from tokenmill.storage import FileInfo, Folder
 from tokenmill.token_files.files import (
     IGNORED,
     array,
@@ -35,6 +35,18 @@ from tokenmill.token_files.protocol import (
     ShardData,
     WrittenFile,
 )
+from tokenmill.token_files.token_file import (
+    Positions,
+    TokenFile,
+    check_dtype,
+    check_size,
+    companion,
+    contiguous,
+    read_bytes,
+    read_values,
+    refused,
+    rising,
+)
 
 SPEC = FormatSpec(
     name="megatron",
@@ -52,10 +64,17 @@ SPEC = FormatSpec(
     masks={"labels": ()},
 )
 # Magic number and version of an index.
-MAGIC = b"MMIDIDX\0\0" + (1).to_bytes(8, "little")
+NAME = b"MMIDIDX\0\0"
+MAGIC = NAME + (1).to_bytes(8, "little")
 
 # Megatron's codes for dtypes.
 CODES = {"uint16": 8, "int32": 4}
+
+# The others, which no export has.
+OTHER_CODES = {"uint8": 1, "int8": 2, "int16": 3, "int64": 5, "float64": 6, "float32": 7}
+
+# The ending of an index.
+INDEX = ".idx"
 
 # Magic number, version, dtype, and two counts.
 HEADER_BYTES = 34
@@ -116,6 +135,55 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
     return ShardData(join_marks(tokens.tokens, labels.tokens != IGNORED), tokens.lengths)
 
 
+def open_tokens(file: FileInfo, dtype: str = "") -> TokenFile:
+    """Open a `.bin` with its index that anybody wrote: a document is one sequence or several.
+
+    Raises SourceError if the index does not describe all of the file, or its sequences do not follow each other.
+    """
+    index = companion(file, index_name(file.path))
+    header = read_bytes(index, 0, HEADER_BYTES)
+    if not header.startswith(MAGIC):
+        is_other = header.startswith(NAME)
+        raise refused(index, "it is an index of another version than 1" if is_other else "it is no index of Megatron")
+    code = header[len(MAGIC)]
+    stated = next((name for name, known in (CODES | OTHER_CODES).items() if known == code), f"the unknown code {code}")
+    check_dtype(index, stated, dtype)
+    sequences, entries = (int(count) for count in np.frombuffer(header[18:], "<u8"))
+    check_size(index, HEADER_BYTES + 12 * sequences + 8 * entries)
+    rows, item = contiguous(file, stated), np.dtype(stated).itemsize
+    at_pointers, at_order = HEADER_BYTES + 4 * sequences, HEADER_BYTES + 12 * sequences
+    order = [int(read_values(index, "int64", at_order + 8 * place, 1)[0]) for place in {0, entries - 1} if entries]
+    if not order or sorted(order) != sorted({0, sequences} if entries > 1 else {0}) or (entries == 1 and sequences):
+        raise refused(index, f"its documents do not cover its {sequences} sequences")
+
+    def starts(first: int, last: int) -> Positions:
+        """The positions at which sequences first to last start."""
+        lengths = read_values(index, "int32", HEADER_BYTES + 4 * first, last - first).astype(np.int64)
+        pointers = read_values(index, "int64", at_pointers + 8 * first, min(last + 1, sequences) - first)
+        if last == sequences:
+            pointers = np.append(pointers, file.size)
+        if bool((lengths < 0).any()) or not np.array_equal(np.diff(pointers), lengths * item):
+            raise refused(index, f"its sequences do not follow each other up to byte {file.size} of the tokens")
+        if bool((pointers % item).any()):
+            raise refused(index, f"its offsets are not those of values of {stated}")
+        return rising(index, pointers // item, rows[0].tokens)
+
+    def edges(first: int, last: int) -> Positions:
+        numbers = rising(index, read_values(index, "int64", at_order + 8 * first, last - first + 1), sequences)
+        positions: Positions = starts(int(numbers[0]), int(numbers[-1]))[numbers - numbers[0]]
+        return positions
+
+    if int(starts(0, min(1, sequences))[0]) != 0:
+        raise refused(index, "its first sequence does not start at the first token")
+    starts(max(sequences - 1, 0), sequences)
+    return TokenFile(file, stated, rows, entries - 1, edges)
+
+
+def index_name(name: str) -> str:
+    """The name of the index of a `.bin`."""
+    return f"{name.removesuffix('.bin')}{INDEX}"
+
+
 def _read_pair(folder: Folder, name: str, index: str, dtype: str) -> ShardData:
     tokens = array(folder, name, dtype)
     size = file_size(folder, index)
@@ -145,7 +213,7 @@ def _write_index(
     folder: Folder, values: str, dtype: str, documents: int, lengths: Callable[[], Iterator[Lengths]]
 ) -> WrittenFile:
     """Write the index of a `.bin` with the lengths of only one shard in memory at a time."""
-    name, item = f"{values.removesuffix('.bin')}.idx", np.dtype(dtype).itemsize
+    name, item = index_name(values), np.dtype(dtype).itemsize
     with publish(folder, name) as file:
         file.write(_header(documents, dtype))
         count = 0

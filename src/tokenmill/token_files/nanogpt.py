@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tokenmill.storage import Folder
+from tokenmill.storage import FileInfo, Folder
 from tokenmill.token_files.files import array, no_index, write_raw
 from tokenmill.token_files.protocol import (
     Content,
@@ -15,6 +15,7 @@ from tokenmill.token_files.protocol import (
     ShardData,
     WrittenFile,
 )
+from tokenmill.token_files.token_file import TokenFile, check_dtype, contiguous
 
 SPEC = FormatSpec(
     name="nanogpt",
@@ -42,3 +43,8 @@ def write(folder: Folder, shard: Shard, content: Content) -> tuple[WrittenFile, 
 def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
     """Read the tokens of a split."""
     return ShardData(array(folder, names[0], dtype))
+
+
+def open_tokens(file: FileInfo, dtype: str = "") -> TokenFile:
+    """Open raw tokens that anybody wrote. They do not state their type."""
+    return TokenFile(file, check_dtype(file, None, dtype), contiguous(file, dtype))

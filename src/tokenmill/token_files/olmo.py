@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os.path
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from tokenmill.storage import Folder
+from tokenmill import storage
+from tokenmill.storage import FileInfo, Folder
 from tokenmill.token_files.files import (
     array,
     damaged,
@@ -33,6 +35,15 @@ from tokenmill.token_files.protocol import (
     ShardData,
     WrittenFile,
 )
+from tokenmill.token_files.token_file import (
+    Positions,
+    TokenFile,
+    check_dtype,
+    companion,
+    contiguous,
+    refused,
+    rising,
+)
 
 SPEC = FormatSpec(
     name="olmo",
@@ -52,8 +63,8 @@ ROWS_PER_BATCH = 1 << 16
 # More rows than a compressed byte can hold, because each row has another id.
 ROWS_PER_BYTE = 8
 
-# The columns of a `.csv.gz`, which has no header.
-COLUMNS = ["start", "end", "id", "src", "loc"]
+# The names that pyarrow gives to the first columns of a `.csv.gz`, which has no header: start and end.
+COLUMNS = ["f0", "f1"]
 finish = no_index
 
 
@@ -91,13 +102,41 @@ def read(folder: Folder, names: Sequence[str], dtype: str) -> ShardData:
     if not file_size(folder, table):
         raise damaged(folder, table, "it is empty")
     try:
-        starts, ends = _read_rows(folder, table)
+        starts, ends = _read_rows(lambda: pa.BufferReader(folder.buffer(table)), file_size(folder, table))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise damaged(folder, table, str(error)) from error
     lengths = spans(folder, table, np.concatenate([np.zeros(1, np.int64), ends]), len(tokens))
     if not np.array_equal(starts, ends - lengths):
         raise damaged(folder, table, "its documents do not follow each other")
     return ShardData(tokens, lengths)
+
+
+def open_tokens(file: FileInfo, dtype: str = "") -> TokenFile:
+    """Open raw tokens with the rows of their documents that anybody wrote. They do not state their type."""
+    table = companion(file, table_name(file.path))
+    rows = contiguous(file, check_dtype(file, None, dtype))
+    positions = _edges_of(table)
+    if int(positions[-1]) != rows[0].tokens:
+        raise refused(table, f"its documents end at token {int(positions[-1])} of {rows[0].tokens}")
+    return TokenFile(file, dtype, rows, len(positions) - 1, lambda first, last: positions[first : last + 1])
+
+
+def table_name(name: str) -> str:
+    """The name of the rows of a `.npy`."""
+    return f"{name.removesuffix('.npy')}.csv.gz"
+
+
+@functools.lru_cache(maxsize=2)
+def _edges_of(table: FileInfo) -> Positions:
+    """The positions of all documents. They are kept: a range of rows cannot be read without those before it."""
+    try:
+        starts, ends = _read_rows(lambda: storage.open_input(table, [(0, table.size)]), table.size)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise refused(table, str(error)) from error
+    edges = np.concatenate([np.zeros(1, np.int64), ends])
+    if not np.array_equal(starts, edges[:-1]):
+        raise refused(table, "its documents do not follow each other")
+    return rising(table, edges, int(edges[-1]))
 
 
 def _quote(paths: pa.Array) -> pa.Array:
@@ -129,21 +168,21 @@ def _text(numbers: npt.NDArray[np.integer]) -> pa.Array:
     return pa.array(numbers).cast(pa.string())
 
 
-def _read_rows(folder: Folder, name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Read the columns start and end. The text is decompressed a block at a time."""
-    with pa.CompressedInputStream(pa.BufferReader(folder.buffer(name)), "gzip") as stream:
+def _read_rows(open_file: Callable[[], pa.NativeFile], file_bytes: int) -> tuple[Positions, Positions]:
+    """Read the first two columns, start and end. The text is decompressed a block at a time."""
+    with pa.CompressedInputStream(open_file(), "gzip") as stream:
         if not stream.read(1):
             return np.empty(0, np.int64), np.empty(0, np.int64)
-    with pa.CompressedInputStream(pa.BufferReader(folder.buffer(name)), "gzip") as stream:
+    with pa.CompressedInputStream(open_file(), "gzip") as stream:
         reader = pa_csv.open_csv(
             stream,
-            pa_csv.ReadOptions(use_threads=False, column_names=COLUMNS),
+            pa_csv.ReadOptions(use_threads=False, autogenerate_column_names=True),
             pa_csv.ParseOptions(newlines_in_values=True),
             pa_csv.ConvertOptions(
-                column_types={"start": pa.int64(), "end": pa.int64()}, include_columns=COLUMNS[:2], null_values=[]
+                column_types=dict.fromkeys(COLUMNS, pa.int64()), include_columns=COLUMNS, null_values=[]
             ),
         )
-        batches = list(_limit_rows(reader, ROWS_PER_BYTE * file_size(folder, name) + ROWS_PER_BATCH))
+        batches = list(_limit_rows(reader, ROWS_PER_BYTE * file_bytes + ROWS_PER_BATCH))
     columns = ([batch.column(index).to_numpy() for batch in batches] for index in (0, 1))
     starts, ends = (np.concatenate([np.empty(0, np.int64), *column]) for column in columns)
     return starts, ends

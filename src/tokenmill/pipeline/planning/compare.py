@@ -102,6 +102,8 @@ def compare_sources(folder: Folder, before: pa.Table, now: pa.Table, moved: Sequ
         identity[~proved] = with_identities(now.filter(doubtful))["identity"].to_numpy()
     same = same_size & (identity == before["identity"].to_numpy())
     table = now.append_column("identity", pa.array(identity, pa.uint64()))
+    if "head" in before.column_names:  # changed sources are planned again
+        table = table.append_column("head", before["head"])
     return SourceChanges(table, same & ~proved, ~same)
 
 

@@ -36,6 +36,7 @@ from tokenmill.pipeline.planning.split_sources import plan_units
 from tokenmill.pipeline.planning.token_sources import with_found_frame
 from tokenmill.pipeline.unit.documents import fast_bytes
 from tokenmill.sources import with_identities
+from tokenmill.sources.tokens.joins import with_joins
 from tokenmill.storage import Folder, publish_new
 from tokenmill.storage.digest import hash_of
 from tokenmill.store import layout, tables
@@ -129,6 +130,7 @@ def _planned(
     """A run that is planned, but not published."""
     _refuse_long_texts(request, sources)
     check_template(request.job.chat, executor)
+    sources, joined = with_joins(sources, request.job.tokens) if request.source is None else (sources, ())
     units = request_units(request, sources, executor, pending)
     job, found = with_found_frame(request.job, units, sources, executor)
     job, duplicates = _without_duplicates(units, sources, replace(request, job=job), executor, pending)
@@ -149,7 +151,7 @@ def _planned(
     vocabulary = {f"{layout.TOKENIZER}/{each.spec.file}": each.content for each in request.vocabularies}
     denied = {deny_name(job.deny): request.deny} if job.deny else {}
     named = {layout.table_name(folder, name, hashes[name]): data for name, data in contents.items()}
-    notes = (*found, *_deny_notes(request.deny, sources))
+    notes = (*joined, *found, *_deny_notes(request.deny, sources))
     run = _with_units(run, units, request.units_of(len(units)))
     return FrozenRun(run, sources, units, files={**vocabulary, **denied, **duplicates, **named}, notes=notes)
 

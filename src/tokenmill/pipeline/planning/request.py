@@ -23,6 +23,7 @@ from tokenmill.sources import Discovery, SplitChoice, discover
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.named_datasets import DEFAULT_COLUMN, ResolvedSources
 from tokenmill.sources.text_columns import SKIP, parse_template
+from tokenmill.sources.tokens.find import are_token_files, find_tokens
 from tokenmill.sources.where import parse_where
 from tokenmill.storage import scheme
 from tokenmill.storage.digest import hash_of
@@ -240,6 +241,11 @@ def refuse_without_effect(discovery: Discovery, **given: str | None) -> None:
     kinds = set(discovery.table["kind"].cast("string").unique().to_pylist())
     if not kinds:
         return
+    if kinds <= {"tokens"}:
+        name = next((name for name, value in given.items() if value is not None), None)
+        if name is not None:
+            raise UsageError(f"{option_name(name)} has no effect: the sources are files of tokens", "Remove it.")
+        return
     of_rows, of_files = "Each row of these sources is a document.", "Each file, or each piece, is a document."
     unused = {
         "column": (kinds <= {"text"}, "text files have no columns", of_files),
@@ -267,19 +273,30 @@ def make_request(
     """Resolve the tokenizer, unless its vocabulary is given, and fill in the defaults."""
     vocabulary = vocabulary or resolve(options.tokenizer)
     spec, source = vocabulary.spec, store.source
-    unit_bytes = None if options.unit_bytes is None else parse_size(options.unit_bytes)
-    unit_bytes = unit_bytes if source is None else source.job.unit_bytes
+    are_files = source is None and are_token_files(discovery.table)
     source_vocabulary = _source_vocabulary(options, source, spec)
     source_tokenizer = None if source_vocabulary is None else source_vocabulary.spec
+    of_ids, found = source_tokenizer or spec, list[str]()
+    tokens = token_source(options, of_ids, are_files=are_files) if source is None else source.tokens
+    begin = boundary_token(spec, "--bos", options.bos, None)
+    end = boundary_token(spec, "--eot", options.eot, None) if options.messages else end_token(spec, options.eot)
+    if tokens is not None and are_files:
+        own = (end, begin) if source_tokenizer is None else (None, None)
+        control = dict.fromkeys((own[0], of_ids.end_of_text, *of_ids.special_tokens.values(), own[1]))
+        given = [token for token in control if token is not None]
+        table, tokens, found = find_tokens(discovery.table, tokens, of_ids.vocabulary_size, given)
+        discovery = replace(discovery, table=table)
+    unit_bytes = None if options.unit_bytes is None else parse_size(options.unit_bytes)
+    unit_bytes = unit_bytes if source is None else source.job.unit_bytes
     job = Job(
         tokenizer=spec,
         column=options.column or DEFAULT_COLUMN,
-        begin=boundary_token(spec, "--bos", options.bos, None),
-        end=boundary_token(spec, "--eot", options.eot, None) if options.messages else end_token(spec, options.eot),
+        begin=begin,
+        end=end,
         unit_bytes=unit_bytes or plan.default_unit_bytes(total_bytes(discovery)),
         deny=hash_of(store.deny) if store.deny else "",
         chat=make_chat(options, spec, store.chat),
-        tokens=token_source(options, source_tokenizer or spec) if source is None else source.tokens,
+        tokens=tokens,
         source_tokenizer=source_tokenizer,
         **job_options(options),
     )
@@ -290,7 +307,7 @@ def make_request(
     notes = [_boundaries_note(job)] if job.chat is not None else notes
     if source_vocabulary is not None:
         notes.append(lost_text(source_vocabulary.spec, source_vocabulary.content))
-    named = replace(named, notes=[*named.notes, *filter(None, notes)])
+    named = replace(named, notes=[*named.notes, *found, *filter(None, notes)])
     is_given = unit_bytes is not None
     request = PrepareRequest(
         *(job, vocabulary, discovery, choice, named, is_given, store.deny, options.limit_units, source),

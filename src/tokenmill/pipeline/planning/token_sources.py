@@ -20,7 +20,8 @@ from tokenmill.pipeline.unit import plan
 from tokenmill.pipeline.unit.documents import MIN_BATCH_BYTES, unit_rows
 from tokenmill.pipeline.unit.plan import UnitTask
 from tokenmill.sources.documents import ReadOptions
-from tokenmill.sources.token_source import DOCUMENTS, ID_TYPE, TokenInput
+from tokenmill.sources.token_source import DOCUMENTS, ID_TYPE, OVERLAP, STREAM, TO_BE_FOUND, TokenInput
+from tokenmill.sources.tokens.find import DELIMITED
 from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.store.job import Job
 from tokenmill.tokenization.boundary_tokens import boundary_token
@@ -31,8 +32,6 @@ TOKEN_OPTIONS = ("source_tokenizer", "source_bos", "source_eot", "rows")
 # What needs text, and what needs its columns, too.
 OF_TEXT = ("special", "fim_rate")
 OF_COLUMNS = ("template_special", "prefix")
-# A token of the frame that is not given: it is looked for in a sample.
-TO_BE_FOUND = -1
 # How many documents of how many units are looked at.
 MAX_UNITS, MAX_DOCUMENTS = 16, 100
 # In so many documents of a sample a token has to be at the same place to belong to the frame.
@@ -40,27 +39,46 @@ FRAME_SHARE = 0.95
 # So many rows of one length, which is at least this long, are rows of a stream.
 MIN_ROWS, MIN_ROW_TOKENS = 16, 128
 
+# The digits of the length of a row, and its least tokens.
+MAX_DIGITS, MIN_LENGTH = 9, 2
+
 Ids = npt.NDArray[np.uint32]
 
 
-def token_source(options: JobOptions, spec: TokenizerSpec) -> TokenInput | None:
+def token_source(options: JobOptions, spec: TokenizerSpec, *, are_files: bool) -> TokenInput | None:
     """Where the tokens of the sources are; None if they hold text. Raises UsageError for contradictions."""
-    if options.tokens_column is None:
+    if options.tokens_column is None and not are_files:
         given = next((name for name in TOKEN_OPTIONS if getattr(options, name) is not None), None)
         if given is not None:
             raise UsageError(f"{option_name(given)} needs --tokens-column", "It is about sources that hold tokens.")
         return None
     for name in (*OF_COLUMNS, *(OF_TEXT if options.source_tokenizer is None else ())):
         if getattr(options, name) is not None:
-            raise UsageError(f"{option_name(name)} cannot be used with --tokens-column", "It is about text.")
-    is_stream = options.rows not in (None, DOCUMENTS)
+            what = "files of tokens" if are_files else "--tokens-column"
+            raise UsageError(f"{option_name(name)} cannot be used with {what}", "It is about text.")
+    rows, row_tokens = _parse_rows(options.rows, are_files=are_files)
+    is_stream = rows == OVERLAP or (rows == STREAM and not are_files)
     for name in ("where", "keep", "source_bos", "dedup", "min_tokens", "max_tokens", "deny") if is_stream else ():
         if getattr(options, name) is not None:
             advice = "A row is no document, and a document may have many rows."
             raise UsageError(f"{option_name(name)} cannot be used with --rows {options.rows}", advice)
     begin = None if is_stream else boundary_token(spec, "--source-bos", options.source_bos, TO_BE_FOUND)
     end = boundary_token(spec, "--source-eot", options.source_eot, TO_BE_FOUND)
-    return TokenInput(column=options.tokens_column, rows=options.rows or "", begin=begin, end=end)
+    return TokenInput(column=options.tokens_column or "", rows=rows, begin=begin, end=end, row_tokens=row_tokens)
+
+
+def _parse_rows(given: str | None, *, are_files: bool) -> tuple[str, int]:
+    """What a row is, and how long it is if `--rows` tells it."""
+    rows, colon, length = (given or "").partition(":")
+    if given is not None and rows not in (DOCUMENTS, STREAM, OVERLAP):
+        raise UsageError(f"--rows is documents, stream or overlap, not {given!r}")
+    if not colon:
+        return rows, 0
+    if not are_files or rows == STREAM:
+        raise UsageError(f"--rows {given} has no effect", f"These rows have a length. Use --rows {rows}.")
+    if not length.isdecimal() or len(length) > MAX_DIGITS or int(length) < MIN_LENGTH:
+        raise UsageError(f"--rows {given} is not a number of tokens", f"Give a whole number: --rows {rows}:2048.")
+    return rows, int(length)
 
 
 def options_of_tokens(tokens: TokenInput | None) -> dict[str, Any]:
@@ -108,13 +126,14 @@ def with_found_frame(job: Job, units: pa.Table, sources: pa.Table, executor: Exe
     """The job with the frame of its sources, which is looked for in some units, and notes for the user."""
     if job.tokens is None or TO_BE_FOUND not in (job.tokens.begin, job.tokens.end):
         return job, ()
-    bare = msgspec.structs.replace(job.tokens, rows=DOCUMENTS, begin=None, end=None)
+    is_delimited = bool(job.tokens.format) and sources["kind"][0].as_py() == DELIMITED
+    bare = msgspec.structs.replace(job.tokens, rows=DOCUMENTS, begin=None, end=job.tokens.end if is_delimited else None)
     options = msgspec.structs.replace(job, tokens=bare).read_options(batch_bytes=MIN_BATCH_BYTES, on_bad="quarantine")
     tasks = plan.tasks(units, sources, plan.spread(len(units), MAX_UNITS).tolist() if len(units) else [])
     samples = run_all(executor, ReadSample(options), tasks, lambda task: f"unit {task.unit}")
     documents = [ids for done in samples for ids in done.value.documents() if len(ids)]
     rows = job.tokens.rows or _rows(documents, sources)
-    framing = () if job.source_tokenizer else filter(None, (job.begin, job.end))
+    framing = () if job.source_tokenizer else (token for token in (job.begin, job.end) if token is not None)
     control = sorted({*job.ids_tokenizer.special_tokens.values(), *framing})
     if rows != DOCUMENTS:
         end = _most_frequent(documents, control) if job.tokens.end == TO_BE_FOUND else job.tokens.end
@@ -135,7 +154,21 @@ def with_found_frame(job: Job, units: pa.Table, sources: pa.Table, executor: Exe
             frame[name] = token = _common([ids[place] for ids in documents], control)
             if token is not None:
                 notes.append(f"the sources {name} documents with {job.ids_tokenizer.shown(token)}, which is removed")
+    if job.tokens.format and not is_delimited:
+        notes += _disagreeing(documents, frame.get("end", job.tokens.end))
     return msgspec.structs.replace(job, tokens=msgspec.structs.replace(job.tokens, rows=rows, **frame)), tuple(notes)
+
+
+def _disagreeing(documents: list[Ids], end: int | None) -> list[str]:
+    """The note that the index of files and their end tokens disagree in some documents of a sample."""
+    if end is None:
+        return []
+    without = sum(int(ids[-1] != end) for ids in documents)
+    merged = sum(bool((ids[:-1] == end).any()) for ids in documents)
+    if not without and not merged:
+        return []
+    shown = f"of {count(len(documents), 'document')} of a sample, {without} do not end with the end token"
+    return [f"the index of the sources and their end tokens disagree: {shown}, and {merged} have it inside"]
 
 
 def _rows(documents: list[Ids], sources: pa.Table) -> str:

@@ -30,7 +30,12 @@ from tokenmill.store import quarantine
 from tokenmill.store.job import Job
 
 # The unit of a slice of a source whose rows have numbers; for other kinds it is bytes.
-MEASURES = {"parquet": "row groups", "arrow": "record batches"}
+MEASURES = {
+    "parquet": "row groups",
+    "arrow": "record batches",
+    "tokens": "tokens",
+    "indexed-tokens": "documents",
+}
 
 # Limits for bad documents that a message may advise, in percent.
 PERCENT = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)

@@ -158,6 +158,8 @@ class SliceDigests:
         self._sources["kind"] = np.array(sources["kind"].cast(pa.string()).to_pylist(), "S16")
         self._sources["size"] = sources["size"].to_numpy()
         self._sources["identity"] = sources["identity"].to_numpy()
+        # The documents of a file also depend on the files in which its last document goes on.
+        self._heads = sources["head"].to_numpy() if "head" in sources.column_names else None
         self._splits = [split or "" for split in splits_of(sources)]
 
     def __getitem__(self, unit: int) -> str:
@@ -165,7 +167,16 @@ class SliceDigests:
         span = struct.pack("<QQqq", first, count, int(self._start[unit]), int(self._stop[unit]))
         splits = self._splits[first : first + count]
         names = "\0".join(splits).encode() if any(splits) else b""
-        return hash_of(span + self._sources[first : first + count].tobytes() + names)[:32]
+        return hash_of(span + self._sources[first : first + count].tobytes() + names + self._joined(first, count))[:32]
+
+    def _joined(self, first: int, count: int) -> bytes:
+        """The heads of some sources, and the sources that go on with the last document."""
+        if self._heads is None:
+            return b""
+        stop = first + count
+        while stop < len(self._heads) and self._heads[stop]:
+            stop += 1
+        return bytes(self._heads[first:stop].tobytes() + self._sources[first + count : stop].tobytes())
 
 
 def spread(length: int, most: int) -> npt.NDArray[np.int64]:

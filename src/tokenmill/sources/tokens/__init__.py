@@ -1,0 +1,1 @@
+"""Files of tokens as sources: documents of an index, and documents between end tokens."""
