@@ -26,7 +26,12 @@ from tokenmill.token_files import FORMATS
 from tokenmill.token_files.recognize import START_BYTES, choose_dtype, open_tokens, recognize
 from tokenmill.token_files.token_file import MAX_ID, TokenFile, as_ids
 
-READ = [(name, dtype) for name, each in FORMATS.items() if name != "parquet" for dtype in each.SPEC.dtypes]
+READ = [
+    (name, dtype)
+    for name, each in FORMATS.items()
+    if name != "parquet" and not each.SPEC.is_text
+    for dtype in each.SPEC.dtypes
+]
 INDEXED = ("megatron", "datatrove", "olmo", "litdata")
 # The formats whose files do not state the type of their tokens.
 RAW_FORMATS = ("nanogpt", "olmo")

@@ -45,7 +45,7 @@ OTHERS = {
 }
 
 
-class Readable(Protocol):
+class HasTokens(Protocol):
     """A format's module that reads files that anybody wrote."""
 
     def open_tokens(self, file: FileInfo, dtype: str = "") -> TokenFile:
@@ -53,7 +53,7 @@ class Readable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class TypeEvidence:
     """What some of the bytes of a file are as tokens of a type: the largest id, and how many are the end token."""
 
     dtype: str
@@ -65,7 +65,7 @@ class Evidence:
 
 def open_tokens(file: FileInfo, name: str, dtype: str = "") -> TokenFile:
     """Open a file of tokens of a format."""
-    return cast("Readable", FORMATS[name]).open_tokens(file, dtype)
+    return cast("HasTokens", FORMATS[name]).open_tokens(file, dtype)
 
 
 def recognize(path: str, start: bytes, has_file: Callable[[str], bool]) -> str | None:
@@ -107,7 +107,7 @@ def companions(path: str) -> tuple[str, ...]:
     }.get(ending, ())
 
 
-def examine(file: FileInfo, first_byte: int, vocabulary: int, end: int | None) -> list[Evidence]:
+def examine(file: FileInfo, first_byte: int, vocabulary: int, end: int | None) -> list[TypeEvidence]:
     """What the bytes of a file from `first_byte` on would be as tokens of each type. Reads a few MB of it.
 
     A type fits if all ids are in the vocabulary, and if the type is not too narrow for the vocabulary.
@@ -121,16 +121,16 @@ def examine(file: FileInfo, first_byte: int, vocabulary: int, end: int | None) -
     return [_evidence(data, dtype, file.size - first_byte, vocabulary, end) for dtype in CANDIDATES]
 
 
-def _evidence(data: bytes, dtype: str, size: int, vocabulary: int, end: int | None) -> Evidence:
+def _evidence(data: bytes, dtype: str, size: int, vocabulary: int, end: int | None) -> TypeEvidence:
     kind = np.dtype(dtype)
     ids = np.frombuffer(data[: len(data) // kind.itemsize * kind.itemsize], kind.newbyteorder("<"))
     largest = int(ids.max()) if len(ids) else 0
     ends = 0 if end is None or end > np.iinfo(kind).max else int(np.count_nonzero(ids == end))
     fits = size % kind.itemsize == 0 and largest < vocabulary <= np.iinfo(kind).max + 1
-    return Evidence(dtype, len(ids), largest, ends, fits)
+    return TypeEvidence(dtype, len(ids), largest, ends, fits)
 
 
-def choose_dtype(file: FileInfo, vocabulary: int, end: int | None, first_byte: int = 0) -> Evidence:
+def choose_dtype(file: FileInfo, vocabulary: int, end: int | None, first_byte: int = 0) -> TypeEvidence:
     """The type of the tokens of a raw file: the widest one that fits, because a wider one is hardly ever right by luck.
 
     Raises SourceError if none fits, or if the file is text or something else that is known.
