@@ -24,7 +24,6 @@ SHOWN_DETAIL = 200
     "Tokenize sources into a store, and export it.",
     "tokenmill prepare data/*.parquet --tokenizer gpt2 --out tokens",
     "tokenmill prepare data/*.jsonl -t gpt2 --to nanogpt --val 0.01 --out tokens",
-    "tokenmill prepare tokens --tokenizer Qwen/Qwen3-8B --out tokens-qwen",
     "tokenmill prepare fineweb-edu --version 10B -t gpt2 --out s3://bucket/run",
     declared=None,
     common=options.OF_SOURCES,
@@ -34,9 +33,8 @@ def prepare(print_job: bool, as_json: bool, **given: Any) -> None:
     """Tokenize sources into a store. With --to, also export the store.
 
     A SOURCE is a file, a directory or a glob, local or at s3://, gs://, az:// or hf://datasets/. The files are Parquet,
-    Arrow (as datasets saves it), JSON Lines, JSON, CSV or text (also .gz, .zst). A SOURCE can also be the name of a
-    dataset, with --version, or a complete store, whose documents get another frame or another tokenizer. DIR is a local
-    path, or at s3://, gs:// or az://.
+    Arrow (as datasets saves it), JSON Lines, JSON, CSV or text (also .gz, .zst). Or it is a store, or the name of a
+    dataset, with --version. DIR is a local path, or at s3://, gs:// or az://.
 
     After an interruption, run the same command again: it does only what is missing.
     """
