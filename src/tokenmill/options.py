@@ -117,7 +117,7 @@ class JobOptions(ChatOptions):
     """What decides the tokens of a store, and where it is."""
 
     sources: StrPath | Sequence[StrPath] | Rows = option(
-        "Files, directories, globs or addresses, or the name of a dataset. A pipe, or - for standard input.",
+        "Files, directories, globs or addresses, the name of a dataset, or a store. A pipe, or - for standard input.",
         default=(),
         repeatable=True,
         python="Or rows: a `Dataset` or `DatasetDict`, a DataFrame, an Arrow table, an iterable of strings or dicts.",
@@ -170,6 +170,11 @@ class JobOptions(ChatOptions):
     )
     tokens_column: str | None = _tokens(
         "Column of lists of token ids: the documents are taken as they are.", metavar="NAME", can_be_off=True
+    )
+    source_tokenizer: StrPath | None = _tokens(
+        "Tokenizer of the ids in the sources, if it is another one: they are decoded, and their text is tokenized.",
+        metavar="T",
+        unset="that of --tokenizer",
     )
     source_bos: str | int | None = _tokens(
         "Token before each document in the sources, which is removed: an id, its text, or none.",

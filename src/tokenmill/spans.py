@@ -91,6 +91,11 @@ class Spans(Readable):
         values[last[reaches_end]] += np.uint32(has_end)
         return Spans(values, self.offsets)
 
+    def unframed(self, lengths: IntArray, *, has_begin: bool, has_end: bool) -> Spans:
+        """Those of tokens without the begin and the end token of each document, which had so many tokens with them."""
+        last = np.repeat(lengths, np.diff(self.offsets)) - has_end
+        return Spans((np.minimum(self.values, last) - has_begin).astype(np.uint32), self.offsets)
+
     def array(self) -> pa.Array:
         """The column."""
         return pa.LargeListArray.from_arrays(pa.array(self.offsets), pa.array(self.values), type=TYPE)

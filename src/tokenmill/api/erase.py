@@ -35,6 +35,7 @@ from tokenmill.storage import Folder, absolute, folder_at
 from tokenmill.store import layout
 from tokenmill.store.chain import Claim, Head, claimed_documents, table_file
 from tokenmill.store.job import Run
+from tokenmill.store.source_store import is_store, source_erasures
 from tokenmill.store.state import Operation, enter
 from tokenmill.system.arguments import checked
 
@@ -108,7 +109,8 @@ def erase(  # noqa: PLR0913 - the options of the command, by their names
         values: A file with a value of the column in each line, or the values themselves.
         hosts: A file with a host in each line, or the hosts: documents whose URL in the column is of such a host, or of
             a subdomain of it.
-        rows: A CSV file with the columns source and row, or such pairs.
+        rows: A CSV file with the columns source and row, or such pairs. Or the store that is the source of this one:
+            what was erased in it since.
         request: The name of the request, for the records. Default: from the selector.
         reason: Why the documents are erased, or why exports are forgotten, for the records.
         export: Directories of exports that the store does not know of, or that name another address of it.
@@ -124,7 +126,8 @@ def erase(  # noqa: PLR0913 - the options of the command, by their names
     check_executor(on)
     if forgotten := [absolute(path) for path in path_texts(forget_export)]:
         return _forget(folder_at(os.fspath(directory)), forgotten, reason)
-    selector = select(column, _named(values), _named(hosts), _named(rows))
+    pairs = _erased_in(directory, rows) if isinstance(rows, str | os.PathLike) and is_store(os.fspath(rows)) else None
+    selector = select(column, _named(values), _named(hosts), pairs or _named(rows))
     if selector is None and (request is None or dry_run):
         raise UsageError("no document is named", ONE_SELECTOR)
     name = _check_request(request or (selector.name if selector is not None else ""))
@@ -221,6 +224,19 @@ def _largest_item(folder: Folder, run: Run, exports: Iterable[str]) -> int:
     """The bytes of the largest part or shard. A worker holds one of them at a time."""
     largest_part = int(layout.part_sizes(folder, run.units).max(initial=0))
     return max([largest_part, *map(largest_shard, exports)])
+
+
+def _erased_in(directory: StrPath, source: StrPath) -> tuple[str, list[tuple[str, int]]]:
+    """The rows that were erased in the source of a store after it was made."""
+    folder, path = folder_at(os.fspath(directory)), absolute(os.fspath(source))
+    run = enter(folder, Operation.ERASE).run
+    if run.job.source_store is None or run.job.source_store.directory != path:
+        raise UsageError(f"{path} is not the source of {folder.root}", "Name rows with a CSV file: --rows FILE.")
+    erasures = source_erasures(run)
+    rows = [] if erasures is None else erasures.rows(folder, run)
+    if not rows:
+        raise UsageError(f"nothing was erased in {path} since {folder.root} was made")
+    return path, rows
 
 
 def _named(option: StrPath | Sequence[Value] | None) -> tuple[str, bytes | Sequence[Value]] | None:

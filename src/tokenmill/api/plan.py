@@ -17,11 +17,10 @@ from tokenmill.humanize import Readable
 from tokenmill.options import PlanOptions
 from tokenmill.pipeline.planning.cluster import ClusterEstimate, Workload
 from tokenmill.pipeline.planning.estimate import START_SECONDS, CorpusEstimate, Estimate, Footprint
-from tokenmill.pipeline.planning.freeze import plan_step
+from tokenmill.pipeline.planning.freeze import request_units
 from tokenmill.pipeline.planning.request import PrepareRequest
 from tokenmill.pipeline.planning.resources import Resources, plan_resources
 from tokenmill.pipeline.planning.sample import estimate_request
-from tokenmill.pipeline.planning.split_sources import plan_units
 from tokenmill.pipeline.unit import plan as plans
 from tokenmill.sources import Ignored
 from tokenmill.system import machine
@@ -79,14 +78,7 @@ def plan(options: PlanOptions) -> PlanResult:
         most_workers = first.source_bytes // plans.SMALLEST_UNIT_BYTES + 1
         resources = plan_resources(options.workers, options.memory, most_workers, job=first.job)
         pool.start(resources.workers, resources.worker_bytes, resources.total_worker_bytes)
-        units = plan_units(
-            discovery.table,
-            first.options,
-            first.job.unit_bytes,
-            pool,
-            check=first.named.check_plan,
-            on_progress=plan_step(discovery.table, "planned", report.pending),
-        )
+        units = request_units(first, discovery.table, pool, report.pending)
         units = units.slice(0, first.units_of(len(units)))
         results = [_estimate(call, options, each, units, resources, pool) for each in requests]
     return msgspec.structs.replace(results[0], others=results[1:])

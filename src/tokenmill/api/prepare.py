@@ -46,8 +46,9 @@ from tokenmill.pipeline.planning.request import (
     refuse_without_effect,
 )
 from tokenmill.pipeline.planning.resources import SMALLEST_WORKER_BYTES, TOKENIZER_BYTES, plan_resources
+from tokenmill.pipeline.planning.store_sources import refuse_files
 from tokenmill.pipeline.unit import plan
-from tokenmill.sources import Discovery, splits_of
+from tokenmill.sources import Discovery, Ignored, splits_of
 from tokenmill.sources.named_datasets import ResolvedSources, resolve_sources
 from tokenmill.sources.splits import SplitChoice
 from tokenmill.storage import Folder, absolute, folder_at
@@ -55,6 +56,7 @@ from tokenmill.store.deny import canonical_list
 from tokenmill.store.held_out import require_split
 from tokenmill.store.job import PARSE, REFUSE
 from tokenmill.store.layout import RUN
+from tokenmill.store.source_store import find_source_store
 from tokenmill.store.spool import drop_spool
 from tokenmill.system.arguments import options_of, takes
 from tokenmill.token_files import find_format
@@ -90,13 +92,22 @@ class PrepareCall:
 
         Rows that are in no file are copied to the spool of the store in `folder`.
         """
+        given = self.given
+        if self.store.source is not None:
+            self.named.notes.extend(self.store.notes)
+            discovery = Discovery(self.store.source.sources, Ignored())
+        else:
+            discovery = self._find_files(report, folder)
+        val = given.val if self.formats else None
+        require_split(None if val is None else str(val), splits_of(discovery.table))
+        return discovery
+
+    def _find_files(self, report: progress.Reporter, folder: Folder | None) -> Discovery:
         given, sources = self.given, self.named.sources
         if self.rows is not None:
             discovery = self.rows.discover(folder, report, force=given.force)
         else:
             discovery = find_sources(sources, report.pending, self.out, self.splits)
-        val = given.val if self.formats else None
-        require_split(None if val is None else str(val), splits_of(discovery.table))
         refuse_without_effect(
             discovery,
             column=given.column,
@@ -140,19 +151,24 @@ def read_call(given: PrepareOptions) -> PrepareCall:
     rank_share = ranks.choose_rank_share(given.rank, given.of, look=given.on == LOCAL)
     policy = BadDocumentPolicy.parse(given)
     tokenizers: list[Any] = list(given.tokenizer) if isinstance(given.tokenizer, list | tuple) else [given.tokenizer]
-    options, store = with_store(
-        replace(given, tokenizer=next(iter(tokenizers), None)),
-        None if given.deny is None else _read_deny_list(os.fspath(given.deny)),
-    )
-    job_options(options)
-    for name in formats:
-        choose_mask(find_format(name).SPEC, given.mask, has_mask=bool(options.segments or options.messages))
     splits = SplitChoice.parse(given.split, given.config)
     rows = rows_of_call(given.sources, given.stdin, splits)
     sources = [] if rows is not None else path_texts(cast("Sequence[StrPath]", given.sources))
     if rows is not None:
         is_shared = rank_share is not None or given.on != LOCAL
         rows.require_one_store(tokenizers=len(tokenizers), is_shared=is_shared)
+    source = find_source_store(sources, out)
+    if source is not None:
+        refuse_files(given)
+    options, store = with_store(
+        replace(given, tokenizer=next(iter(tokenizers), None)),
+        None if given.deny is None else _read_deny_list(os.fspath(given.deny)),
+        source,
+    )
+    job_options(options)
+    has_mask = bool(options.segments or options.messages) or (source is not None and source.input.has_spans)
+    for name in formats:
+        choose_mask(find_format(name).SPEC, given.mask, has_mask=has_mask)
     named = resolve_sources(sources, given.version, options.column, limited=given.limit_units is not None)
     return PrepareCall(
         given=given,

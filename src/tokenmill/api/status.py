@@ -16,6 +16,7 @@ from tokenmill.options import StrPath
 from tokenmill.storage import folder_at
 from tokenmill.store import heartbeats, layout, tables
 from tokenmill.store.heartbeats import EndRecord, HeartbeatRecord, last_end, next_step
+from tokenmill.store.source_store import source_note
 from tokenmill.store.state import Operation, enter, is_suspect
 from tokenmill.store.tables import manifest_totals
 from tokenmill.system.arguments import checked
@@ -31,7 +32,7 @@ class StatusResult(Readable, msgspec.Struct, frozen=True):
     Drivers are the processes that give out work; rates, retries, deaths and failures are of those that are at work now,
     or of the last one that was, since they were started. `waiting` workers wait because the object store answers that
     there are too many requests. `end` is how the last driver ended, if the run is stopped, and `next` what finishes the
-    run then.
+    run then. `notices` are about the store that is the source.
     """
 
     directory: str
@@ -63,6 +64,7 @@ class StatusResult(Readable, msgspec.Struct, frozen=True):
     exports: dict[str, str]
     end: EndRecord | None = None
     next: tuple[str, ...] = ()
+    notices: list[str] = []
 
 
 @checked
@@ -109,7 +111,9 @@ class StatusWatch:
         else:
             state = "running" if is_running else "stopped"
         end = last_end(folder, beats) if state == "stopped" else None
-        totals = manifest_totals(enter(folder, Operation.STATUS).manifest) if is_complete else {}
+        found = enter(folder, Operation.STATUS) if is_complete else None
+        totals = {} if found is None else manifest_totals(found.manifest)
+        note = source_note(folder, run, found.head) if found is not None and state == "complete" else ""
         bytes_per_second = sum(driver.bytes_per_second for driver in active) if is_running else None
         return StatusResult(
             directory=folder.root,
@@ -141,6 +145,7 @@ class StatusWatch:
             exports=self._export_states(is_running),
             end=end,
             next=next_step(end) if state == "stopped" else (),
+            notices=[note] if note else [],
         )
 
     def _is_complete(self, *, has_drivers: bool) -> bool:

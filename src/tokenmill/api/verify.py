@@ -29,6 +29,7 @@ from tokenmill.pipeline.unit.verify import Verify
 from tokenmill.storage import Folder, absolute, folder_at
 from tokenmill.store.collection import Collection, open_collection
 from tokenmill.store.job import read_run
+from tokenmill.store.source_store import source_erasures, source_note
 from tokenmill.store.spool import spool_of
 from tokenmill.store.tables import manifest_totals
 from tokenmill.system.arguments import checked
@@ -116,8 +117,10 @@ def _verify_stores(
             text = "their text was removed with the spool (--drop-spool)"
             notices.append(f"{count(spool.rows, 'row')} of {folder.root} not compared: {text}")
         check_erased = CheckErased(folder.root, member.head.version, run.erased_token) if member.head.number else None
+        erasures = source_erasures(run) if sample else None
+        changed = frozenset[int]() if erasures is None else erasures.units
         fraction = 0.0 if is_dropped else sample
-        function = Verify(folder.root, run.job, fraction, limits, member.head.version, check_erased)
+        function = Verify(folder.root, run.job, fraction, limits, member.head.version, check_erased, changed)
         checks.problems += record_problems(folder, run)
         frozen = replace(frozen, sources=member.sources)
         checked = check_store(folder, frozen, member.manifest, function, checks)
@@ -126,6 +129,10 @@ def _verify_stores(
             notices.append(
                 f"{count(checked.copies, 'document')} of {folder.root} equal erased documents: not named then"
             )
+        if changed:
+            what = f"{count(len(changed), 'unit')} of {folder.root} not compared with its source"
+            notices.append(f"{what}: documents of these were erased there since")
+        notices += filter(None, [source_note(folder, run, member.head)])
         files, more = check_exports(folder, member.head, checks)
         is_single = len(stores.members) == 1
         exports |= {

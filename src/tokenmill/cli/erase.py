@@ -28,7 +28,9 @@ SHOWN = 10
 @click.option("--column", metavar="NAME", help="Column to compare: a kept one, or else one of the sources.")
 @click.option("--values", metavar="FILE", help="File with a value of the column in each line.")
 @click.option("--hosts", metavar="FILE", help="File with a host in each line; subdomains are included.")
-@click.option("--rows", metavar="FILE", help="CSV file with the columns source and row.")
+@click.option(
+    "--rows", metavar="FILE", help="CSV file with the columns source and row, or the store that is the source of DIR."
+)
 @click.option("--request", metavar="ID", help="Name of the request. Default: from the selector.")
 @click.option("--reason", default="", metavar="TEXT", help="Reason, for the records.")
 @click.option("--export", multiple=True, metavar="DIR", help="Export unknown to the store; repeatable.")

@@ -33,7 +33,7 @@ def prepare(print_job: bool, as_json: bool, **given: Any) -> None:
     """Tokenize sources into a store. With --to, also export the store.
 
     A SOURCE is a file, a directory or a glob, local or at s3://, gs://, az:// or hf://datasets/. The files are Parquet,
-    Arrow (as datasets saves it), JSON Lines, JSON, CSV or text (also .gz, .zst). A SOURCE can also be the name of a
+    Arrow (as datasets saves it), JSON Lines, JSON, CSV or text (also .gz, .zst). Or it is a store, or the name of a
     dataset, with --version. DIR is a local path, or at s3://, gs:// or az://.
 
     After an interruption, run the same command again: it does only what is missing.
@@ -78,7 +78,7 @@ def _lines(result: PrepareResult) -> Iterable[output.Line]:
 
 
 def _skipped(result: PrepareResult) -> Iterable[output.Line]:
-    from tokenmill.store.part import DENIED, DUPLICATE, FILTERED, LENGTH, MISSING, NULL  # noqa: PLC0415 - heavy
+    from tokenmill.store.part import DENIED, DUPLICATE, ERASED, FILTERED, LENGTH, MISSING, NULL  # noqa: PLC0415 - heavy
     from tokenmill.store.quarantine import QUARANTINE_FILE  # noqa: PLC0415
 
     reasons = dict(sorted(result.skipped_reasons.items()))
@@ -90,6 +90,8 @@ def _skipped(result: PrepareResult) -> Iterable[output.Line]:
         yield "skipped", f"{rows} without text ({counts}); {command} lists them"
     if denied := reasons.pop(DENIED, 0):
         yield "denied", f"{count(denied, 'row')} left out (--deny)"
+    if erased := reasons.pop(ERASED, 0):
+        yield "erased", f"{count(erased, 'row')} left out, which were erased in the source"
     if duplicates := reasons.pop(DUPLICATE, 0):
         yield "duplicates", f"{count(duplicates, 'row')} left out (--dedup)"
     if others := reasons.pop(LENGTH, 0):

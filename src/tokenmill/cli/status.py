@@ -72,6 +72,8 @@ def _lines(state: StatusResult) -> Iterable[output.Line]:
     yield from _activity(state)
     if state.state == "stopped":
         yield from (("next" if not number else "", line) for number, line in enumerate(state.next))
+    for notice in state.notices:
+        yield "note", notice
 
 
 def _state(state: StatusResult) -> Iterable[output.Line]:

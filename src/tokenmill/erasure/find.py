@@ -263,11 +263,8 @@ class FindDocuments:
         matched: Matched = {}
         not_compared = 0
         if names and origins:
-            try:
-                values = unit_columns(task, names, source, row, self.limits.read_options(self.job)).values
-            except SourceError:
-                if not set(names) <= set(self.job.keep):
-                    raise
+            values = self._of_bad_rows(task, source, row)
+            if values is None:
                 texts = [entries[path, number] for _, number, path in origins]
                 values, is_known = _text_columns(texts, names)
                 pairs = zip(is_known, texts, strict=True)
@@ -277,6 +274,17 @@ class FindDocuments:
         named = _paths(task, source[is_named], row[is_named])
         rows = [one for one in named if one not in set(erased)]
         return _BadRows(named, rows, erased, matched, not_compared)
+
+    def _of_bad_rows(self, task: UnitTask, source: Sources, row: Rows) -> pa.Table | None:
+        """The columns of rows in quarantine. None if the sources are gone, or are a store, which does not have them."""
+        if self.job.source_store is not None:
+            return None
+        try:
+            return unit_columns(task, self.selector.columns, source, row, self.limits.read_options(self.job)).values
+        except SourceError:
+            if not set(self.selector.columns) <= set(self.job.keep):
+                raise
+            return None
 
 
 def document_xxh3(tokens: TokenArray) -> str:

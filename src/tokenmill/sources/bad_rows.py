@@ -19,6 +19,7 @@ NOT_TEXT = "not text"
 NOT_SEGMENTS = "not segments"
 NOT_MESSAGES = "not messages"
 NOT_IDS = "not token ids"
+UNDECODABLE = "tokens are not text"
 TOO_LONG = "too long"
 SPELLS = "spells a control token"
 
@@ -47,6 +48,10 @@ _MESSAGES = {
     NOT_IDS: (
         "a row does not hold token ids",
         "Each row has a list of whole numbers, or null. Repair or remove the row.",
+    ),
+    UNDECODABLE: (
+        "the tokens of a document are not UTF-8",
+        "They may be cut inside a character. Remove the document, or leave such ones out: --on-bad quarantine.",
     ),
     TOO_LONG: ("a document is too long", "Use a larger --max-document-bytes and a new --out, or split the document."),
     SPELLS: (

@@ -332,5 +332,5 @@ class StoreGuard:
         raise SourceError(
             "a token store is not a source",
             f"given        {listing.searched}",
-            "It holds tokens. Give the files with the text.",
+            "A complete store can be the only source. Otherwise prepare each by itself: stores can be read together.",
         )

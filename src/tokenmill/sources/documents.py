@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokenmill import storage
-from tokenmill.sources.token_source import TokenInput
+from tokenmill.sources.token_source import StoreInput, TokenInput
 from tokenmill.spans import Spans
 
 Span = storage.Span
@@ -97,6 +97,11 @@ class ReadOptions(msgspec.Struct, frozen=True):
     groups: tuple[int, ...] | None = None
 
     @property
+    def store(self) -> StoreInput | None:
+        """The store that is read in place of the files; None if the files are read."""
+        return None if self.tokens is None else self.tokens.store
+
+    @property
     def joins_texts(self) -> bool:
         """Whether the strings of a list are joined to a text."""
         return not self.segments and not self.messages and self.tokens is None
@@ -145,7 +150,7 @@ class Documents:
     `missing` holds the rows that lack the column of the text; the text of those that are in `rows` is null. `trained`
     are the bytes of each document that are trained on; None if all are. `prefix` is the text before each document, null
     where it has none; None without `ReadOptions.prefix`. With `ReadOptions.tokens`, `text` is binary: the ids of each
-    document, without begin and end token.
+    document, without begin and end token (a store's with its own), and `trained` are the ids that are trained on.
     """
 
     text: pa.LargeStringArray

@@ -17,7 +17,7 @@ from tokenmill.errors import USAGE, StoreError, UsageError
 from tokenmill.humanize import count
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.text_columns import SKIP, parse_template, text_template
-from tokenmill.sources.token_source import DOCUMENTS, OVERLAP, STREAM, TokenInput
+from tokenmill.sources.token_source import DOCUMENTS, ID_TYPE, OVERLAP, STREAM, StoreInput, TokenInput
 from tokenmill.sources.where import parse_where
 from tokenmill.storage import Folder, read_existing
 from tokenmill.storage.digest import differences, digest_of, hash_of
@@ -25,7 +25,7 @@ from tokenmill.storage.local.listing import did_you_mean
 from tokenmill.storage.untrusted.malformed import MalformedDataError, decode
 from tokenmill.store.layout import MAX_JSON_BYTES, RUN, TOKENIZER, damaged, errors_of, refuse_other_format
 from tokenmill.tokenization.control_tokens import control_tokens, marked, marks_of
-from tokenmill.tokenization.engines.ids import IDS
+from tokenmill.tokenization.engines.ids import IDS, STORED
 from tokenmill.tokenization.fim import CHARACTER, LINE
 from tokenmill.tokenization.fim_tokens import PIECES
 from tokenmill.tokenization.spec import TokenizerSpec
@@ -91,6 +91,9 @@ class Job(msgspec.Struct, frozen=True):
     tokens: TokenInput | None = None
     """Where the ids of documents are, if the sources hold tokens."""
 
+    source_tokenizer: TokenizerSpec | None = None
+    """The tokenizer of these ids, if they are decoded and `tokenizer` encodes their text."""
+
     fim_rate: float | None = None
     """The fraction of documents that are rearranged for fill-in-the-middle; None without the option."""
 
@@ -119,12 +122,45 @@ class Job(msgspec.Struct, frozen=True):
     @property
     def has_spans(self) -> bool:
         """Whether only some tokens of the documents are trained on."""
-        return bool(self.segments or self.messages)
+        return bool(self.segments or self.messages or (self.source_store is not None and self.source_store.has_spans))
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the ids of the sources are the tokens of the documents."""
+        return self.tokens is not None and self.source_tokenizer is None
+
+    @property
+    def ids_tokenizer(self) -> TokenizerSpec:
+        """The tokenizer of the ids in the sources."""
+        return self.source_tokenizer or self.tokenizer
+
+    @property
+    def stored_frame(self) -> tuple[int | None, int | None]:
+        """The begin and the end token that documents of ids have when they are read: those of a store have theirs."""
+        if self.tokens is None or self.tokens.store is None:
+            return None, None
+        return self.tokens.begin, self.tokens.end
+
+    @property
+    def ids_type(self) -> str:
+        """The type of these ids while the sources are read."""
+        return ID_TYPE if self.source_store is None else self.ids_tokenizer.dtype
+
+    @property
+    def tokenizers(self) -> tuple[TokenizerSpec, ...]:
+        """The tokenizers whose vocabularies the store has."""
+        return (self.tokenizer,) if self.source_tokenizer is None else (self.tokenizer, self.source_tokenizer)
+
+    @property
+    def source_store(self) -> StoreInput | None:
+        """The store that is read in place of files; None if files are read."""
+        return None if self.tokens is None else self.tokens.store
 
     @property
     def splits_rows(self) -> bool:
         """Whether a row may be several documents."""
         is_stream = self.tokens is not None and self.tokens.rows in (STREAM, OVERLAP)
+        is_stream |= self.source_store is not None and self.source_store.splits_rows
         return is_stream or (self.chat is not None and self.chat.turns == EACH)
 
     @property
@@ -180,8 +216,8 @@ class Job(msgspec.Struct, frozen=True):
     @property
     def encoder(self) -> TokenizerSpec:
         """The tokenizer, with what becomes of special tokens that documents spell. Ids are not encoded."""
-        if self.tokens is not None:
-            return msgspec.structs.replace(self.tokenizer, kind=IDS)
+        if self.has_ids:
+            return msgspec.structs.replace(self.tokenizer, kind=IDS if self.source_store is None else STORED)
         ids = {mark: self.tokenizer.special_tokens[token] for token, mark in self._marks.items()}
         is_parsed = self.special == PARSE or (self.chat is not None and not self.chat.marks)
         return msgspec.structs.replace(self.tokenizer, parse_special=is_parsed, marks=ids)
@@ -212,6 +248,7 @@ class Job(msgspec.Struct, frozen=True):
             "--tools": self.tools,
             **({} if self.chat is None else _chat_identity(self.chat)),
             **({} if self.tokens is None else _tokens_identity(self.tokens)),
+            "--source-tokenizer": self.source_tokenizer and f"sha256 {self.source_tokenizer.sha256}",
             "--join": "" if self.join is None else repr(self.join),
             "--template": self.template and repr(self.template),
             "--null": "" if self.null == SKIP else self.null,
@@ -273,6 +310,7 @@ def _tokens_identity(tokens: TokenInput) -> dict[str, str]:
         "--source-bos": _token(tokens.begin),
         "--source-eot": _token(tokens.end),
         "place of the source's eot": "first" if tokens.end_first else "",
+        "source store": "" if tokens.store is None else f"blake3 {tokens.store.digest}",
     }
 
 
@@ -396,8 +434,14 @@ def _check_counts(run: Run) -> None:
 
 
 def _check_tokenizer(job: Job) -> None:
+    """Refuse tokenizers that are not valid, and tokens outside their vocabularies."""
+    _check_spec(job.tokenizer, job.begin, job.end)
+    if job.tokens is not None:
+        _check_spec(job.ids_tokenizer, job.tokens.begin, job.tokens.end)
+
+
+def _check_spec(tokenizer: TokenizerSpec, *framing: int | None) -> None:
     """Refuse an unknown kind, an impossible size, a file not named by its hash, or a token outside the vocabulary."""
-    tokenizer = job.tokenizer
     if tokenizer.kind not in _EXTENSIONS or not 0 < tokenizer.vocabulary_size <= 1 << 32:
         raise MalformedDataError(
             f"there is no vocabulary of {tokenizer.vocabulary_size} ids and of kind {tokenizer.kind[:20]!r}"
@@ -407,9 +451,8 @@ def _check_tokenizer(job: Job) -> None:
         raise MalformedDataError(f"the vocabulary has the name {tokenizer.file[:100]!r}")
     if not re.fullmatch("([0-9a-f]{40})?", tokenizer.commit or "") or not (tokenizer.source or "").isprintable():
         raise MalformedDataError(f"the commit of the tokenizer is {str(tokenizer.commit)[:40]!r}")
-    tokens = [tokenizer.end_of_text, job.begin, job.end]
+    tokens = [tokenizer.end_of_text, *framing]
     tokens += [*tokenizer.special_tokens.values(), *tokenizer.plain_tokens.values()]
-    tokens += [] if job.tokens is None else [job.tokens.begin, job.tokens.end]
     if any(token is not None and not 0 <= token < tokenizer.vocabulary_size for token in tokens):
         raise MalformedDataError(f"a token is not among the {tokenizer.vocabulary_size} ids")
 

@@ -32,12 +32,13 @@ from tokenmill.store.job import STORE_FORMAT, Job
 from tokenmill.store.layout import advice, part_name
 
 NULL, MISSING, FILTERED, CONTINUED = documents.NULL, documents.MISSING, documents.FILTERED, documents.CONTINUED
-DENIED, DUPLICATE, LENGTH = "denied", "duplicate", "length"
+DENIED, DUPLICATE, LENGTH, ERASED = "denied", "duplicate", "length", "erased"
 SPARSE = frozenset({DUPLICATE, FILTERED, LENGTH, CONTINUED})
 """The reasons whose rows in a part and source are one range, with rows of other reasons and documents in between."""
 WITHOUT_TEXT = frozenset({NULL, MISSING})
-INTENDED = frozenset({*WITHOUT_TEXT, DENIED, *SPARSE})
-"""The reasons for skipping a row without text, or one that an option excludes. All other rows are in quarantine."""
+INTENDED = frozenset({*WITHOUT_TEXT, DENIED, ERASED, *SPARSE})
+"""The reasons for skipping a row without text, one that an option excludes, or one that is erased in the source store.
+All other rows are in quarantine."""
 
 NOT_ITS_SPANS = "the spans that are trained on are not those of its documents"
 

@@ -224,7 +224,7 @@ class Store:
         return b"".join(map(self.token_bytes, tokens[first:last].tolist())).decode(errors="replace")
 
     def text(self, position: int) -> str:
-        """The text of document number `position`, read again from its source.
+        """The text of document number `position`, read again from its source. If that holds tokens, it is decoded.
 
         It is exact for every tokenizer, also one that normalizes text; `decode` needs no source. Raises SourceError if
         the source is gone or has changed, and StoreError if the document was erased.
@@ -233,6 +233,8 @@ class Store:
         content, member = self._index.open(part), self.collection.of_part(part)
         if request := member.request_of(content, index):
             raise StoreError(f"document {position:,} was erased", f"request      {request}")
+        if member.run.job.tokens is not None:
+            return self.decode(position)
         source = int(content.source[index]) - member.first_source
         settings, unit = storage_settings.current().over(self._settings), part - member.first_part
         row = int(content.row[index])

@@ -42,6 +42,7 @@ class TokenText:
 
     def __init__(self, spec: TokenizerSpec, content: bytes, begin: int | None, end: int | None) -> None:
         self._begin, self._end, self._empty = begin, end, spec.vocabulary_size
+        self.vocabulary_size = spec.vocabulary_size
         self.control_tokens = 0
         self._reference: HuggingFaceEngine | None = None
         self._is_control = np.zeros(2 * spec.vocabulary_size + 1, np.bool_)

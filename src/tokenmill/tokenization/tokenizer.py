@@ -24,7 +24,7 @@ from tokenmill.tokenization.control_tokens import plain_content
 from tokenmill.tokenization.cutting import Cutter
 from tokenmill.tokenization.engines.gigatoken import EngineFailed, GigatokenEngine
 from tokenmill.tokenization.engines.huggingface import HuggingFaceEngine
-from tokenmill.tokenization.engines.ids import IDS, IdsEngine
+from tokenmill.tokenization.engines.ids import IDS, STORED, IdsEngine
 from tokenmill.tokenization.engines.protocol import CannotEncode, Encoded, Engine, Tokens
 from tokenmill.tokenization.engines.tiktoken import TiktokenEngine
 from tokenmill.tokenization.gigatoken_support import unsupported
@@ -41,6 +41,7 @@ REFERENCES: dict[str, type[TiktokenEngine | HuggingFaceEngine | IdsEngine]] = {
     "tiktoken": TiktokenEngine,
     "huggingface": HuggingFaceEngine,
     IDS: IdsEngine,
+    STORED: IdsEngine,
 }
 REFERENCE_NAMES = tuple(engine.name for engine in REFERENCES.values())
 
@@ -89,9 +90,9 @@ def choose_engine(vocabulary: Vocabulary, wanted: str) -> EngineChoice:
     reference = REFERENCES[spec.kind].name
     if wanted not in ENGINES:
         raise UsageError(f"there is no engine called {wanted!r}", f"engines      {', '.join(ENGINES)}")
-    if wanted == reference or (wanted == "auto" and spec.kind == IDS):
+    if wanted == reference or (wanted == "auto" and spec.kind in {IDS, STORED}):
         return EngineChoice(reference)
-    if spec.kind == IDS:
+    if spec.kind in {IDS, STORED}:
         raise UsageError(f"--engine {wanted} has no effect: the documents are token ids already", "Remove --engine.")
     if wanted in REFERENCE_NAMES:
         raise UsageError(f"{wanted} cannot read {spec.name}", f"Use --engine {reference}, or auto.")
@@ -174,6 +175,8 @@ class Tokenizer:
         encoded = self.encode(text)
         if trained is None:
             return encoded
+        if self.spec.kind in {IDS, STORED}:
+            return replace(encoded, train=trained)
         if self._places is None:
             self._places = TokenPlaces(self.spec, self._content)
         return replace(encoded, train=self._places.covering(text, encoded, trained))

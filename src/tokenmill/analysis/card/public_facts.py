@@ -20,7 +20,7 @@ from tokenmill.storage.hub.address import parse
 from tokenmill.store import layout
 from tokenmill.store.collection import Collection
 from tokenmill.store.member import Member
-from tokenmill.store.part import DENIED, DUPLICATE, LENGTH, MISSING, NULL
+from tokenmill.store.part import DENIED, DUPLICATE, ERASED, LENGTH, MISSING, NULL
 
 # Sources that are listed one by one. The table of sources in the store has all of them.
 MAX_LISTED_SOURCES = 10_000
@@ -111,6 +111,7 @@ class PublicFacts:
             MISSING: "missing: without the column of the text",
             DENIED: "denied: named by a list of rows that must stay out",
             DUPLICATE: "duplicate: the text of an earlier row",
+            ERASED: "erased: erased in the store that was read",
             LENGTH: "length: with too few or too many tokens",
         }
         skipped = {names.get(reason, reason): rows for reason, rows in self.statistics.skipped.reasons.items()}

@@ -141,7 +141,7 @@ class MeasureSpeed:
         """What a part gets of a unit. Time counts as writing afterwards."""
         builder = PartBuilder(self.job, task, self.limits.with_text)
         clock.switch("read")
-        for file, documents in unit_documents(task, self.job, self.limits, options=self._options()):
+        for file, documents in unit_documents(self.directory, task, self.job, self.limits, options=self._options()):
             clock.switch("encode")
             present = documents.without_nulls()
             encoded = document_tokens(file, present, self.job, tokenizer, self.limits)

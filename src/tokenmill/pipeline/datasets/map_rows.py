@@ -97,7 +97,7 @@ class MapRows:
         tokens = text_bytes = 0
         folder, name = folder_at(self.directory), rows_name(task.unit)
         with folder.publish(name, durable=False) as file, pa.ipc.new_stream(file, schema) as writer:
-            for _, documents, encoded in unit_tokens(task, self.job, tokenizer, self.limits):
+            for _, documents, encoded in unit_tokens(self.directory, task, self.job, tokenizer, self.limits):
                 is_null = documents.null_mask() if documents.text.null_count else None
                 writer.write_batch(pa.record_batch(token_columns(encoded, is_null), schema=schema))
                 tokens += len(encoded.tokens)

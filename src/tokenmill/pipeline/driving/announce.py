@@ -19,6 +19,8 @@ def announce(context: RunContext, request: PrepareRequest, resources: Resources,
     """Show the sources and the workers of a call."""
     run, say = context.frozen.run, context.report.say
     say(f"sources      {count(run.sources, 'file')}, {size(run.source_bytes)}, {count(run.units, 'unit')}")
+    if request.source is not None:
+        say(f"read from    {request.source.input.directory}, a store of these files")
     for dataset in request.named.datasets:
         say(f"dataset      {dataset.title}, {dataset.address}")
     for note in request.named.notes:

@@ -76,6 +76,17 @@ class ManifestBuilder:
         """How many rows are in quarantine, for each reason."""
         return +Counter({reason: rows for reason, rows in self.skipped_reasons.items() if reason not in INTENDED})
 
+    @property
+    def bad(self) -> int:
+        """The number of rows in quarantine without those that a store that is the source has there, too."""
+        store = self._run.job.source_store
+        return self.quarantined - (0 if store is None else store.bad)
+
+    @property
+    def without_text(self) -> int:
+        """The number of rows without text. A store that is the source has been made without them."""
+        return 0 if self._run.job.source_store else sum(self.skipped_reasons[reason] for reason in WITHOUT_TEXT)
+
     def quarantined_units(self) -> list[int]:
         """The units that have rows in quarantine."""
         return [unit for unit, reasons in self._reasons.items() if reasons.keys() - INTENDED]

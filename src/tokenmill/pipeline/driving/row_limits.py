@@ -52,9 +52,9 @@ class RowLimits:
         if 0 < manifest.rows == manifest.skipped_reasons[MISSING]:
             raise no_column(folder, frozen.run.job, manifest.rows)
         rows = manifest.rows - _left_out(manifest)
-        if manifest.quarantined > self.max_bad * rows:
+        if manifest.bad > self.max_bad * rows:
             raise self.too_many_bad(folder, frozen, manifest.bad_reasons(), rows)
-        if self._has_too_many_skipped(without_text(manifest), rows):
+        if self._has_too_many_skipped(manifest.without_text, rows):
             raise self.too_many_skipped(folder, frozen, manifest, rows)
         _refuse_one_mask(folder, frozen, manifest)
 
@@ -87,11 +87,6 @@ def _refuse_one_mask(folder: Folder, frozen: FrozenRun, manifest: ManifestBuilde
     documents, trained, tokens = manifest.trained(has_begin=job.begin is not None)
     if documents and (not trained or (trained == tokens and job.chat.train != (ALL,))):
         raise one_mask(folder, job.chat, is_all=bool(trained))
-
-
-def without_text(manifest: ManifestBuilder) -> int:
-    """The number of rows without text."""
-    return sum(manifest.skipped_reasons[reason] for reason in WITHOUT_TEXT)
 
 
 def _left_out(manifest: ManifestBuilder) -> int:
@@ -128,7 +123,7 @@ class RowBudget:
 
     def is_hopeless(self) -> bool:
         """Whether a limit will be passed by EARLY_FACTOR even if every row that is left is a document."""
-        skipped = without_text(self.manifest)
+        skipped = self.manifest.without_text
         return self._has_too_many_bad() or (skipped > FEW_SKIPPED and self._is_beyond(skipped, self.limits.max_skipped))
 
     def exceeded_so_far(self) -> RunFailed:
@@ -141,7 +136,7 @@ class RowBudget:
         return self.limits.too_many_bad(folder, frozen, reasons, rows, so_far=True)
 
     def _has_too_many_bad(self) -> bool:
-        bad = self.manifest.quarantined + len(self.isolation.excluded_rows())
+        bad = self.manifest.bad + len(self.isolation.excluded_rows())
         return self._is_beyond(bad, self.limits.max_bad)
 
     def _is_beyond(self, rows: int, limit: float) -> bool:

@@ -34,7 +34,8 @@ def check_store(
 ) -> CheckedStore:
     """Check everything in a store but its exports; return what was counted."""
     try:
-        read_vocabulary(folder, frozen.run.job.tokenizer)
+        for spec in frozen.run.job.tokenizers:
+            read_vocabulary(folder, spec)
         if frozen.run.job.deny:
             read_rules(folder, frozen.run.job.deny)
         if frozen.run.job.dedup is not None:

@@ -14,9 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tokenmill.errors import JobChanged, UsageError
+from tokenmill.humanize import count
 from tokenmill.pipeline.planning.request import PrepareRequest, versions
 from tokenmill.pipeline.planning.token_sources import with_frame_of
 from tokenmill.sources import splits_of, with_identities
+from tokenmill.sources.token_source import StoreInput
 from tokenmill.storage import Folder, scheme
 from tokenmill.store.deny import read_rules
 from tokenmill.store.job import Job, Run
@@ -52,6 +54,37 @@ def parse_moved(moved: Sequence[str]) -> list[tuple[str, str]]:
         if len(pair) != 2 or not all(pair):
             raise UsageError(f"--moved {'='.join(pair)} is not OLD=NEW", "Write --moved OLD_PATH=NEW_PATH.")
     return [(old, new) for old, new in pairs]
+
+
+def compare_request(
+    folder: Folder, run: Run, before: pa.Table, request: PrepareRequest, moved: Sequence[str]
+) -> SourceChanges:
+    """Compare the sources of a run with those of a request. Those of a store are the same if its parts are."""
+    if request.source is None:
+        return compare_sources(folder, before, request.discovery.table, moved)
+    _refuse_other_source(folder, run, request.source.input)
+    nothing = np.zeros(len(before), np.bool_)
+    return SourceChanges(before, nothing, nothing)
+
+
+def _refuse_other_source(folder: Folder, run: Run, now: StoreInput) -> None:
+    """Refuse a store as source that has other parts than when the run was started."""
+    old = None if run.job.tokens is None else run.job.tokens.store
+    if old is None or old.digest == now.digest:
+        return
+    is_erased = now.changes > old.changes
+    reason = "documents were erased in it" if is_erased else "it has other parts"
+    if now.units != old.units:
+        reason = f"it has {count(now.units, 'unit')} now, and had {old.units:,}"
+    erase = f"If {folder.root} is complete, erase them there: `tokenmill erase {folder.root} --rows {now.directory}`"
+    raise JobChanged(
+        "the store that is the source changed since this run was started",
+        f"run          {folder.root}",
+        f"source       {now.directory}",
+        f"changed      {reason}",
+        *([erase] if is_erased else []),
+        "Use another --out.",
+    )
 
 
 def compare_sources(folder: Folder, before: pa.Table, now: pa.Table, moved: Sequence[str]) -> SourceChanges:

@@ -20,7 +20,7 @@ from tokenmill.executors.outcomes import Executor
 from tokenmill.humanize import count, size
 from tokenmill.pipeline.planning.chat import check_template
 from tokenmill.pipeline.planning.compare import (
-    compare_sources,
+    compare_request,
     compare_versions,
     refuse_changed,
     refuse_denied_paths,
@@ -94,7 +94,7 @@ def freeze(
     found = enter(folder, Operation.PREPARE)
     if found.state is not State.ABSENT:
         return _reopen(found, request, executor, pending, moved)
-    sources = with_identities(request.discovery.table, plan_step(request.discovery.table, "looked at", pending))
+    sources = _identified(request, pending)
     frozen = _planned(folder, request, sources, executor, pending)
     if layout.committed_units(folder, frozen.run.units).any():
         refuse_remaking(folder)
@@ -105,16 +105,34 @@ def freeze(
     return replace(frozen, files={})
 
 
+def _identified(request: PrepareRequest, pending: Callable[[str], None]) -> pa.Table:
+    """The sources with their identities, which a store has."""
+    if request.source is not None:
+        return request.source.sources
+    return with_identities(request.discovery.table, plan_step(request.discovery.table, "looked at", pending))
+
+
+def request_units(
+    request: PrepareRequest, sources: pa.Table, executor: Executor, pending: Callable[[str], None]
+) -> pa.Table:
+    """The plan of a request, which is that of its source if that is a store."""
+    if request.source is not None:
+        return request.source.plan
+    step = plan_step(sources, "planned", pending)
+    return plan_units(
+        sources, request.options, request.job.unit_bytes, executor, check=request.named.check_plan, on_progress=step
+    )
+
+
 def _planned(
     folder: Folder, request: PrepareRequest, sources: pa.Table, executor: Executor, pending: Callable[[str], None]
 ) -> FrozenRun:
     """A run that is planned, but not published."""
     _refuse_long_texts(request, sources)
     check_template(request.job.chat, executor)
-    job, check, step = request.job, request.named.check_plan, plan_step(sources, "planned", pending)
-    sources, joined = with_joins(sources, job.tokens)
-    units = plan_units(sources, request.options, job.unit_bytes, executor, check=check, on_progress=step)
-    job, found = with_found_frame(job, units, sources, executor)
+    sources, joined = with_joins(sources, request.job.tokens) if request.source is None else (sources, ())
+    units = request_units(request, sources, executor, pending)
+    job, found = with_found_frame(request.job, units, sources, executor)
     job, duplicates = _without_duplicates(units, sources, replace(request, job=job), executor, pending)
     contents = {layout.SOURCES: tables.table_bytes(sources), layout.PLAN: tables.table_bytes(units)}
     hashes = {name: hash_of(data) for name, data in contents.items()}
@@ -130,7 +148,7 @@ def _planned(
         engine=request.choice.engine,
         versions=versions(),
     )
-    vocabulary = {f"{layout.TOKENIZER}/{request.job.tokenizer.file}": request.vocabulary.content}
+    vocabulary = {f"{layout.TOKENIZER}/{each.spec.file}": each.content for each in request.vocabularies}
     denied = {deny_name(job.deny): request.deny} if job.deny else {}
     named = {layout.table_name(folder, name, hashes[name]): data for name, data in contents.items()}
     notes = (*joined, *found, *_deny_notes(request.deny, sources))
@@ -186,7 +204,7 @@ def _deny_notes(content: bytes, sources: pa.Table) -> tuple[str, ...]:
 def _refuse_long_texts(request: PrepareRequest, sources: pa.Table) -> None:
     """Refuse a text file that is a single document longer than the job allows, before any work."""
     job = request.job
-    if job.separator is not None:
+    if job.separator is not None or request.source is not None:
         return
     for path, kind, length in zip(*(sources[name].to_pylist() for name in ("path", "kind", "size")), strict=True):
         if kind == "text" and path.endswith(".txt") and length > job.document_bytes:
@@ -267,12 +285,12 @@ def _reopen(
         frozen = load_existing(folder, run)
     except CorruptStore as damage:
         frozen = _made_again(folder, run, request, executor, pending, moved, damage)
-    changes = compare_sources(folder, frozen.sources, request.discovery.table, moved)
+    changes = compare_request(folder, run, frozen.sources, request, moved)
     if complete:
         refuse_changed(folder, frozen.sources, changes)
     refuse_other_job(folder, run, request)
     refuse_fewer_units(folder, run, units)
-    _write_vocabulary(folder, run, request)
+    _write_vocabulary(folder, request)
     _write_deny_list(folder, run, request)
     refuse_denied_paths(folder, run.job, frozen.sources, changes.table)
     notes = () if complete else compare_versions(folder, run, request)
@@ -281,6 +299,7 @@ def _reopen(
         notes = (*notes, "the manifest belongs to another run: the parts are compared with the sources")
     frozen = replace(frozen, notes=(*frozen.notes, *notes), head=head)
     unproved = changes.unproved | is_foreign
+    frozen = _with_path(folder, frozen, request)
     if changes.table.equals(frozen.sources):
         _create_directories(folder, run)
         return replace(frozen, unproved=unproved)
@@ -310,6 +329,15 @@ def _reopen(
     return replace(frozen, files=files, unproved=unproved)
 
 
+def _with_path(folder: Folder, frozen: FrozenRun, request: PrepareRequest) -> FrozenRun:
+    """The run with the directory of the store that is its source, if that was moved."""
+    if request.source is None or frozen.run.job.source_store == request.job.source_store:
+        return frozen
+    frozen = replace(frozen, run=msgspec.structs.replace(frozen.run, job=request.job))
+    publish_again(folder, frozen)
+    return frozen
+
+
 def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, and what plans it anew
     folder: Folder,
     run: Run,
@@ -323,13 +351,11 @@ def _made_again(  # noqa: PLR0913, PLR0917 - what is there, what is asked for, a
     refuse_other_job(folder, run, request)
     try:
         before = tables.read_sources(folder, run)
-        changes = compare_sources(folder, before, request.discovery.table, moved)
+        changes = compare_request(folder, run, before, request, moved)
         refuse_changed(folder, before, changes)
         sources = changes.table
     except CorruptStore:
-        before = sources = with_identities(
-            request.discovery.table, plan_step(request.discovery.table, "looked at", pending)
-        )
+        before = sources = _identified(request, pending)
     planned = _planned(folder, request, sources, executor, pending)
     refuse_other_duplicates(folder, run, planned.run)
     contents = {layout.SOURCES: tables.table_bytes(before), layout.PLAN: tables.table_bytes(planned.whole_plan)}
@@ -379,12 +405,13 @@ def _publish_files(folder: Folder, files: Mapping[str, bytes]) -> None:
             file.write(data)
 
 
-def _write_vocabulary(folder: Folder, run: Run, request: PrepareRequest) -> None:
+def _write_vocabulary(folder: Folder, request: PrepareRequest) -> None:
     """Publish the vocabulary again if the store has lost it. It is that of the run: its hash is part of the job."""
-    try:
-        read_vocabulary(folder, run.job.tokenizer)
-    except CorruptStore:
-        write_vocabulary(folder, request.vocabulary)
+    for vocabulary in request.vocabularies:
+        try:
+            read_vocabulary(folder, vocabulary.spec)
+        except CorruptStore:
+            write_vocabulary(folder, vocabulary)
 
 
 def _write_deny_list(folder: Folder, run: Run, request: PrepareRequest) -> None:

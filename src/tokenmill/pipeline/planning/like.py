@@ -16,11 +16,13 @@ from tokenmill.errors import CorruptStore, StoreError, UsageError
 from tokenmill.options import JobOptions, PrepareOptions
 from tokenmill.pipeline.planning.chat import CHAT_OPTIONS, FormerChat, options_of_chat
 from tokenmill.pipeline.planning.pieces import DEPENDENT
+from tokenmill.pipeline.planning.store_sources import with_source, without_effect
 from tokenmill.pipeline.planning.token_sources import options_of_tokens
 from tokenmill.storage import Folder, folder_at
 from tokenmill.store.chain import Head, erased_rules
 from tokenmill.store.deny import read_content, read_rules
 from tokenmill.store.job import Job, read_run, read_vocabulary
+from tokenmill.store.source_store import SourceStore
 from tokenmill.store.state import Operation, enter
 from tokenmill.system.arguments import options_of
 from tokenmill.tokenization import hub_models
@@ -38,25 +40,34 @@ OPTIONS = options_of(JobOptions)
 
 @dataclass(frozen=True, slots=True)
 class StoreText:
-    """What a store has beside options: its vocabulary, the list of rows that it leaves out, and notes for the user."""
+    """What a store has beside options: its vocabulary, the list of rows that it leaves out, and notes for the user.
+
+    `source` is the store that is the source of the call.
+    """
 
     vocabulary: Vocabulary | None = None
     deny: bytes = b""
     notes: tuple[str, ...] = ()
     chat: FormerChat | None = None
+    source: SourceStore | None = None
 
 
 NO_STORE = StoreText()
 
 
-def with_store(options: PrepareOptions, deny: bytes | None) -> tuple[PrepareOptions, StoreText]:
+def with_store(
+    options: PrepareOptions, deny: bytes | None, source: SourceStore | None = None
+) -> tuple[PrepareOptions, StoreText]:
     """The options of a call; with `like`, those of that store in place of the ones that are not given.
 
     The value `none` switches an option off, also one of that store. A given column stands in place of that store's
     template, too. Tokenizer, begin and end token cannot be given with `like`: stores that differ in them cannot be read
-    together. `deny` is the list that is given.
+    together. `deny` is the list that is given, `source` the store that is the source.
     """
     _refuse_two_texts(options)
+    if options.like is None and source is not None:
+        vocabulary = None if options.tokenizer is not None else _vocabulary(source.folder, source.job)
+        return _without_off(with_source(options, source)), StoreText(vocabulary, deny or b"", source=source)
     if options.like is None:
         if options.tokenizer is None:
             raise UsageError("no tokenizer is given", "Give --tokenizer T, or --like DIR to take that of a store.")
@@ -68,10 +79,11 @@ def with_store(options: PrepareOptions, deny: bytes | None) -> tuple[PrepareOpti
     found = enter(folder, Operation.LIKE)
     job = found.run.job
     store = StoreText(
-        vocabulary=Vocabulary(job.tokenizer, read_vocabulary(folder, job.tokenizer)),
+        vocabulary=_vocabulary(folder, job),
         deny=_deny_list(folder, job) if deny is None else deny,
         notes=_erased_notes(folder, found.head, deny),
         chat=None if job.chat is None else FormerChat(job.chat, is_like=True),
+        source=source,
     )
     taken = _options_of(job)
     if any(getattr(options, name) is not None for name in TEXTS):
@@ -83,7 +95,15 @@ def with_store(options: PrepareOptions, deny: bytes | None) -> tuple[PrepareOpti
     for name, dependent in DEPENDENT.items():
         taken |= dict.fromkeys(dependent if getattr(options, name) == OFF else ())
     taken = {name: value for name, value in taken.items() if getattr(options, name) is None}
+    if source is not None:
+        unused = without_effect(source, job.tokenizer)
+        taken = {name: value for name, value in taken.items() if name not in unused}
+        return _without_off(with_source(replace(options, **taken), source)), store
     return _without_off(replace(options, **taken)), store
+
+
+def _vocabulary(folder: Folder, job: Job) -> Vocabulary:
+    return Vocabulary(job.tokenizer, read_vocabulary(folder, job.tokenizer))
 
 
 def _refuse_two_texts(options: PrepareOptions) -> None:

@@ -18,6 +18,7 @@ from tokenmill.options import JobOptions, PrepareOptions
 from tokenmill.pipeline.planning.chat import chat_values, make_chat
 from tokenmill.pipeline.planning.like import NO_STORE, StoreText
 from tokenmill.pipeline.planning.pieces import fraction_of, option_name, piece_options, with_pieces
+from tokenmill.pipeline.planning.store_sources import other_tokenizer, refuse_missing_columns
 from tokenmill.pipeline.planning.token_sources import token_source
 from tokenmill.pipeline.unit import plan
 from tokenmill.sources import Discovery, Ignored, SplitChoice, discover
@@ -29,11 +30,14 @@ from tokenmill.sources.where import parse_where
 from tokenmill.storage import scheme
 from tokenmill.storage.digest import hash_of
 from tokenmill.store.deny import parse_list
-from tokenmill.store.job import PARSE, REFUSE, TEXT, Job
+from tokenmill.store.job import PARSE, REFUSE, TEXT, Job, read_vocabulary
+from tokenmill.store.source_store import SourceStore
 from tokenmill.system.arguments import column_names
 from tokenmill.tokenization.boundary_tokens import begin_note, boundary_token, end_note, end_token
 from tokenmill.tokenization.control_tokens import refuse_inexact_cut, spelled_special_tokens
 from tokenmill.tokenization.resolve import Vocabulary, resolve
+from tokenmill.tokenization.spec import TokenizerSpec
+from tokenmill.tokenization.token_text import lost_text
 from tokenmill.tokenization.tokenizer import EngineChoice, choose_engine
 
 # A longer document is not tokenized, unless --max-document-bytes allows it. A worker of 1 GB can hold one this long.
@@ -190,6 +194,13 @@ class PrepareRequest:
     unit_bytes_given: bool = False
     deny: bytes = b""
     limit_units: int | None = None
+    source: SourceStore | None = None
+    source_vocabulary: Vocabulary | None = None
+
+    @property
+    def vocabularies(self) -> tuple[Vocabulary, ...]:
+        """The vocabularies that the store has."""
+        return (self.vocabulary,) if self.source_vocabulary is None else (self.vocabulary, self.source_vocabulary)
 
     def units_of(self, planned: int) -> int:
         """How many of the planned units are asked for."""
@@ -198,10 +209,14 @@ class PrepareRequest:
     @property
     def options(self) -> ReadOptions:
         """How planning reads the sources."""
+        return self.job.read_options(required=self.required)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The columns that are read."""
         filtered = parse_where(self.job.where).columns if self.job.where else ()
         prefix = parse_template(self.job.prefix).names if self.job.prefix else ()
-        required = dict.fromkeys((*self.job.keep, *parse_list(self.deny).columns, *filtered, *prefix))
-        return self.job.read_options(required=tuple(required))
+        return tuple(dict.fromkeys((*self.job.keep, *parse_list(self.deny).columns, *filtered, *prefix)))
 
     @property
     def source_bytes(self) -> int:
@@ -263,16 +278,22 @@ def make_request(
 ) -> PrepareRequest:
     """Resolve the tokenizer, unless its vocabulary is given, and fill in the defaults."""
     vocabulary = vocabulary or resolve(options.tokenizer)
-    spec, are_files = vocabulary.spec, are_token_files(discovery.table)
-    tokens, found = token_source(options, spec, are_files=are_files), list[str]()
+    spec, source = vocabulary.spec, store.source
+    are_files = source is None and are_token_files(discovery.table)
+    source_vocabulary = _source_vocabulary(options, source, spec)
+    source_tokenizer = None if source_vocabulary is None else source_vocabulary.spec
+    of_ids, found = source_tokenizer or spec, list[str]()
+    tokens = token_source(options, of_ids, are_files=are_files) if source is None else source.tokens
     begin = boundary_token(spec, "--bos", options.bos, None)
     end = boundary_token(spec, "--eot", options.eot, None) if options.messages else end_token(spec, options.eot)
     if tokens is not None and are_files:
-        control = dict.fromkeys((end, spec.end_of_text, *spec.special_tokens.values(), begin))
+        own = (end, begin) if source_tokenizer is None else (None, None)
+        control = dict.fromkeys((own[0], of_ids.end_of_text, *of_ids.special_tokens.values(), own[1]))
         given = [token for token in control if token is not None]
-        table, tokens, found = find_tokens(discovery.table, tokens, spec.vocabulary_size, given)
+        table, tokens, found = find_tokens(discovery.table, tokens, of_ids.vocabulary_size, given)
         discovery = replace(discovery, table=table)
     unit_bytes = None if options.unit_bytes is None else parse_size(options.unit_bytes)
+    unit_bytes = unit_bytes if source is None else source.job.unit_bytes
     job = Job(
         tokenizer=spec,
         column=options.column or DEFAULT_COLUMN,
@@ -282,6 +303,7 @@ def make_request(
         deny=hash_of(store.deny) if store.deny else "",
         chat=make_chat(options, spec, store.chat),
         tokens=tokens,
+        source_tokenizer=source_tokenizer,
         **job_options(options),
     )
     job = with_pieces(job, options)
@@ -289,9 +311,25 @@ def make_request(
     named = named or ResolvedSources([])
     notes = [begin_note(vocabulary, options.bos), end_note(spec, options.eot), template_note(job, vocabulary)]
     notes = [_boundaries_note(job)] if job.chat is not None else notes
+    if source_vocabulary is not None:
+        notes.append(lost_text(source_vocabulary.spec, source_vocabulary.content))
     named = replace(named, notes=[*named.notes, *found, *filter(None, notes)])
     is_given = unit_bytes is not None
-    return PrepareRequest(job, vocabulary, discovery, choice, named, is_given, store.deny, options.limit_units)
+    request = PrepareRequest(
+        *(job, vocabulary, discovery, choice, named, is_given, store.deny, options.limit_units, source),
+        source_vocabulary,
+    )
+    if source is not None:
+        refuse_missing_columns(source, request.required)
+    return request
+
+
+def _source_vocabulary(options: JobOptions, source: SourceStore | None, spec: TokenizerSpec) -> Vocabulary | None:
+    """The tokenizer of the ids in the sources, if they are decoded."""
+    if source is None:
+        return None if options.source_tokenizer is None else resolve(options.source_tokenizer)
+    other = other_tokenizer(options, source, spec)
+    return None if other is None else Vocabulary(other, read_vocabulary(source.folder, other))
 
 
 def _boundaries_note(job: Job) -> str | None:

@@ -65,7 +65,7 @@ class Measure:
         started = time.monotonic()
         text, fraction = self._read(task)
         read_seconds = time.monotonic() - started
-        pieces = _pieces(text) if self.job.tokens is None else text
+        pieces = text if self.job.has_ids else _pieces(text)
         lengths, piece_bytes = _lengths(text), _lengths(pieces)
         Position("encode").mark(self.encode_seconds)
         started = time.monotonic()
@@ -93,9 +93,9 @@ class Measure:
         limits = msgspec.structs.replace(self.limits, on_bad="quarantine")
         options = msgspec.structs.replace(limits.read_options(self.job), batch_bytes=READ_BYTES)
         batches: list[tuple[SourceFile, Documents]] = []
-        texts = [pa.array([], pa.large_string() if self.job.tokens is None else pa.large_binary())]
+        texts = [pa.array([], pa.large_binary() if self.job.has_ids else pa.large_string())]
         fraction = 1.0
-        for file, documents in unit_documents(task, self.job, limits, options=options):
+        for file, documents in unit_documents(self.directory, task, self.job, limits, options=options):
             if sum(_lengths(text).sum() for text in texts) >= READ_BYTES:
                 fraction = _fraction(task, batches, file, documents)
                 break
@@ -194,6 +194,7 @@ def estimate_request(
 ) -> CorpusEstimate | None:
     """What all units of a request will come to. Bad rows are skipped."""
     with tempfile.TemporaryDirectory() as directory:
-        write_vocabulary(folder_at(directory), request.vocabulary)
+        for vocabulary in request.vocabularies:
+            write_vocabulary(folder_at(directory), vocabulary)
         measure = Measure(directory, request.job, request.choice.engine, limits)
         return estimate_units(executor, measure, units, request.discovery.table, np.arange(len(units)), workers=workers)

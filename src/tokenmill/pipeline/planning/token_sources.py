@@ -28,9 +28,10 @@ from tokenmill.tokenization.boundary_tokens import boundary_token
 from tokenmill.tokenization.spec import TokenizerSpec
 
 # The options that mean nothing without tokens in the sources.
-TOKEN_OPTIONS = ("source_bos", "source_eot", "rows")
-# What needs text.
-OF_TEXT = ("special", "template_special", "fim_rate", "prefix")
+TOKEN_OPTIONS = ("source_tokenizer", "source_bos", "source_eot", "rows")
+# What needs text, and what needs its columns, too.
+OF_TEXT = ("special", "fim_rate")
+OF_COLUMNS = ("template_special", "prefix")
 # How many documents of how many units are looked at.
 MAX_UNITS, MAX_DOCUMENTS = 16, 100
 # In so many documents of a sample a token has to be at the same place to belong to the frame.
@@ -51,7 +52,7 @@ def token_source(options: JobOptions, spec: TokenizerSpec, *, are_files: bool) -
         if given is not None:
             raise UsageError(f"{option_name(given)} needs --tokens-column", "It is about sources that hold tokens.")
         return None
-    for name in OF_TEXT:
+    for name in (*OF_COLUMNS, *(OF_TEXT if options.source_tokenizer is None else ())):
         if getattr(options, name) is not None:
             what = "files of tokens" if are_files else "--tokens-column"
             raise UsageError(f"{option_name(name)} cannot be used with {what}", "It is about text.")
@@ -132,7 +133,8 @@ def with_found_frame(job: Job, units: pa.Table, sources: pa.Table, executor: Exe
     samples = run_all(executor, ReadSample(options), tasks, lambda task: f"unit {task.unit}")
     documents = [ids for done in samples for ids in done.value.documents() if len(ids)]
     rows = job.tokens.rows or _rows(documents, sources)
-    control = sorted({*job.tokenizer.special_tokens.values(), *filter(None, (job.begin, job.end))})
+    framing = () if job.source_tokenizer else (token for token in (job.begin, job.end) if token is not None)
+    control = sorted({*job.ids_tokenizer.special_tokens.values(), *framing})
     if rows != DOCUMENTS:
         end = _most_frequent(documents, control) if job.tokens.end == TO_BE_FOUND else job.tokens.end
         if end is None:
@@ -142,7 +144,7 @@ def with_found_frame(job: Job, units: pa.Table, sources: pa.Table, executor: Exe
                 f"looked at    {count(len(documents), 'row')}",
                 "Give it with --source-eot. Or take each row as it is: --rows documents.",
             )
-        notes = [f"the sources divide documents by {job.tokenizer.shown(end)}, which is removed"]
+        notes = [f"the sources divide documents by {job.ids_tokenizer.shown(end)}, which is removed"]
         return msgspec.structs.replace(job, tokens=msgspec.structs.replace(job.tokens, rows=rows, end=end)), tuple(
             notes
         )
@@ -151,7 +153,7 @@ def with_found_frame(job: Job, units: pa.Table, sources: pa.Table, executor: Exe
         if getattr(job.tokens, name) == TO_BE_FOUND:
             frame[name] = token = _common([ids[place] for ids in documents], control)
             if token is not None:
-                notes.append(f"the sources {name} documents with {job.tokenizer.shown(token)}, which is removed")
+                notes.append(f"the sources {name} documents with {job.ids_tokenizer.shown(token)}, which is removed")
     if job.tokens.format and not is_delimited:
         notes += _disagreeing(documents, frame.get("end", job.tokens.end))
     return msgspec.structs.replace(job, tokens=msgspec.structs.replace(job.tokens, rows=rows, **frame)), tuple(notes)

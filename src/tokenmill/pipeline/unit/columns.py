@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from tokenmill.pipeline.unit.documents import PREFETCH_FILES
 from tokenmill.pipeline.unit.plan import Position, UnitTask
-from tokenmill.sources import prefetch, read_columns
+from tokenmill.pipeline.unit.store_unit import unit_columns_of
+from tokenmill.sources import prefetch
 from tokenmill.sources.documents import Columns, ReadOptions, RowArray, Slice, SourceFile
 from tokenmill.sources.missing_column import NoColumn, check_first_lines
 from tokenmill.sources.plain_values import TEXT, unify
@@ -38,22 +39,22 @@ class _Reader:
     missing: NoColumn | None = None
     exists: bool = False
 
-    def add(self, file: SourceFile, file_slice: Slice | None, rows: RowArray, options: ReadOptions) -> None:
+    def add(self, task: UnitTask, file: SourceFile, rows: RowArray, options: ReadOptions) -> None:
         """Add the values of these rows of a file."""
         try:
-            found = list(read_columns(file, file_slice, self.names, options))
+            found = list(unit_columns_of(task, file, task.file_slice, self.names, options))
         except NoColumn as error:
             self.missing = self.missing or error
             found = []
         else:
-            self._note(file, file_slice, found)
+            self._note(file, task.file_slice, found, options)
         for name in self.names:
             self.chunks.setdefault(name, []).append(_values_at(found, name, rows))
 
-    def _note(self, file: SourceFile, file_slice: Slice | None, found: list[Columns]) -> None:
+    def _note(self, file: SourceFile, file_slice: Slice | None, found: list[Columns], options: ReadOptions) -> None:
         """Note whether the file has the columns. A JSON Lines file may have a key in any line."""
         has_value = any(part.values[name].null_count < len(part.values) for part in found for name in self.names)
-        if file.kind != "jsonl" or has_value:
+        if file.kind != "jsonl" or has_value or options.store is not None:
             self.exists |= any(len(part.rows) for part in found)
         elif file_slice is None or file_slice.start == 0:
             for name in self.names:
@@ -75,9 +76,9 @@ def unit_columns(
     needed = [(file, row[first:last]) for file, (first, last) in pairs if first < last]
     for index, (file, rows) in enumerate(needed):
         Position("read", file.index).mark()
-        for next_file, _ in needed[index + 1 : index + 1 + PREFETCH_FILES]:
+        for next_file, _ in needed[index + 1 : index + 1 + PREFETCH_FILES] if options.store is None else ():
             prefetch(next_file, None, options)
-        reader.add(file, task.file_slice, rows, options)
+        reader.add(task, file, rows, options)
     return UnitColumns(reader.table(), reader.missing, reader.exists)
 
 

@@ -17,7 +17,9 @@ from tokenmill.chat.rendering import as_arrays, text_renderer
 from tokenmill.errors import EngineMismatch, SourceError, TokenizerError
 from tokenmill.pipeline.unit.encode import encode_documents
 from tokenmill.pipeline.unit.plan import DEFAULT_SECONDS, Position, UnitTask
-from tokenmill.sources import prefetch, read_columns, read_documents
+from tokenmill.pipeline.unit.store_unit import open_unit, unit_columns_of
+from tokenmill.pipeline.unit.transcode import decoded, decoder
+from tokenmill.sources import prefetch, read_documents
 from tokenmill.sources.bad_rows import TOO_LONG, bad_row, raise_or_keep
 from tokenmill.sources.documents import BadRow, Documents, ReadOptions, RowArray, Slice, SourceFile
 from tokenmill.sources.line_numbers import place
@@ -40,6 +42,9 @@ MIN_BATCH_BYTES = 256 << 10
 
 # The text of a batch in isolation, where memory matters more than speed.
 SPARING_BATCH_BYTES = 64 << 10
+
+# The ids of a batch that are read from a store and not decoded: a part has not more, so it is not joined of batches.
+PART_BYTES = 1 << 62
 
 # A worker gets at least this many times the text of a batch as memory; what is made of the text takes much less.
 BATCHES_IN_WORKER = 128
@@ -74,6 +79,8 @@ class WorkerLimits(msgspec.Struct, frozen=True):
     def read_options(self, job: Job, *, sparing: bool = False) -> ReadOptions:
         """How the sources are read. `sparing` reads small batches, where memory matters more than speed."""
         batch_bytes = min(MAX_BATCH_BYTES, max(MIN_BATCH_BYTES, self.worker_bytes // BATCHES_IN_WORKER))
+        if job.has_ids and job.source_store is not None:
+            batch_bytes = PART_BYTES
         batch_bytes = SPARING_BATCH_BYTES if sparing else batch_bytes
         return job.read_options(batch_bytes=batch_bytes, on_bad=self.on_bad, document_bytes=job.document_bytes)
 
@@ -99,19 +106,24 @@ class LeftOut:
     deny: DenyList | None = None
     duplicates: DuplicateRows | None = None
 
-    def rows(self, file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> dict[str, RowArray]:
+    def rows(
+        self, task: UnitTask, file: SourceFile, file_slice: Slice | None, options: ReadOptions
+    ) -> dict[str, RowArray]:
         """The rows of a slice that the lists name, in order, by the reason why they are left out."""
         rows = {} if self.duplicates is None else {DUPLICATE: self.duplicates.of(file.index)}
         if self.deny is not None:
             denied = [self.deny.rows_of(file.path)]
             if self.deny.columns:
-                batches = read_columns(file, file_slice, self.deny.columns, options)
+                batches = unit_columns_of(task, file, file_slice, self.deny.columns, options)
                 denied += [batch.rows[self.deny.matches(batch.values)] for batch in batches]
             rows[DENIED] = np.unique(np.concatenate(denied))
         return rows
 
 
 NOTHING = LeftOut()
+
+# Stands for a file of which a store holds the documents.
+WHOLE = Slice(0, 0)
 
 
 def left_out(directory: str, job: Job) -> LeftOut:
@@ -132,25 +144,33 @@ def _without_rows(documents: Documents, rows: dict[str, RowArray]) -> Documents:
     for reason, numbers in rows.items():
         is_left_out = np.isin(documents.rows, numbers)
         if is_left_out.any():
-            skipped = documents.skipped | {reason: documents.rows[is_left_out]}
+            skipped = documents.skipped | {reason: np.unique(documents.rows[is_left_out])}
             documents = replace(documents.filter(~is_left_out), skipped=skipped)
     return documents
 
 
-def unit_documents(
-    task: UnitTask, job: Job, limits: WorkerLimits, left_out: LeftOut = NOTHING, options: ReadOptions | None = None
+def unit_documents(  # noqa: PLR0913, PLR0917 - a unit of a store, and how it is read
+    directory: str,
+    task: UnitTask,
+    job: Job,
+    limits: WorkerLimits,
+    left_out: LeftOut = NOTHING,
+    options: ReadOptions | None = None,
 ) -> Iterator[tuple[SourceFile, Documents]]:
     """The documents of a unit, nulls included, in order, without the rows that are left out."""
     options = options or limits.read_options(job)
     for file, rows in unit_rows(task, options, left_out):
-        yield file, rendered(file, rows, job, limits)
+        yield file, rendered(directory, file, rows, job, limits)
 
 
-def rendered(file: SourceFile, rows: Documents, job: Job, limits: WorkerLimits) -> Documents:
-    """The documents of some rows: the rows themselves, or what the chat template makes of each of them.
+def rendered(directory: str, file: SourceFile, rows: Documents, job: Job, limits: WorkerLimits) -> Documents:
+    """The documents of some rows: the rows themselves, the text of their ids, or what the chat template makes of each.
 
     A row that it refuses, or that becomes too long, is a bad row. Each row is marked as the position of the worker.
     """
+    if job.source_tokenizer is not None:
+        decode = decoder(directory, job)
+        return decoded(file, rows, decode, job, limits.read_options(job))
     if job.chat is None:
         return rows
     render = text_renderer(job.chat)
@@ -180,14 +200,15 @@ def unit_rows(
     task: UnitTask, options: ReadOptions, left_out: LeftOut = NOTHING
 ) -> Iterator[tuple[SourceFile, Documents]]:
     """The rows of a unit as they are read, nulls included, in order, without those that are left out."""
+    unit = open_unit(options.tokens, task.unit)
     for index, file in enumerate(task.files):
         Position("read", file.index).mark()
         prefetch_files(task, index + 1, options)
-        file_slice = task.file_slice or whole_file(file, options)
+        file_slice = task.file_slice or (whole_file(file, options) if unit is None else WHOLE)
         if file_slice is None:
             continue
-        rows_left_out = left_out.rows(file, file_slice, options)
-        for read in read_documents(file, file_slice, options):
+        rows_left_out = left_out.rows(task, file, file_slice, options)
+        for read in read_documents(file, file_slice, options) if unit is None else unit.documents(file, options):
             documents = _without_rows(read, rows_left_out)
             yield file, documents
             if len(documents.rows):
@@ -197,7 +218,7 @@ def unit_rows(
 
 def prefetch_files(task: UnitTask, first: int, options: ReadOptions) -> None:
     """Start to fetch the next files of a unit: there may be thousands of small ones."""
-    for file in task.files[first : first + PREFETCH_FILES]:
+    for file in task.files[first : first + PREFETCH_FILES] if options.store is None else ():
         prefetch(file, task.file_slice, options)
 
 
@@ -221,11 +242,11 @@ class _ExistenceCheck:
 existence = _ExistenceCheck()
 
 
-def unit_tokens(
-    task: UnitTask, job: Job, tokenizer: Tokenizer, limits: WorkerLimits, left_out: LeftOut = NOTHING
+def unit_tokens(  # noqa: PLR0913, PLR0917 - a unit of a store, and how it is encoded
+    directory: str, task: UnitTask, job: Job, tokenizer: Tokenizer, limits: WorkerLimits, left_out: LeftOut = NOTHING
 ) -> Iterator[tuple[SourceFile, Documents, Encoded]]:
     """The documents of a unit, nulls included, with the framed tokens of those that are not null, batch by batch."""
-    for file, documents in unit_documents(task, job, limits, left_out):
+    for file, documents in unit_documents(directory, task, job, limits, left_out):
         present = documents.without_nulls()
         yield file, documents, document_tokens(file, present, job, tokenizer, limits)
         tokenizer.trim(limits.worker_bytes)

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from tokenmill.sources.documents import Documents, SourceFile
 from tokenmill.store.job import Job
 from tokenmill.tokenization.document_hash import FIM_KEY, PREFIX_KEY, document_keys, in_sample
-from tokenmill.tokenization.engines.protocol import Encoded, framed
+from tokenmill.tokenization.engines.protocol import Encoded, framed, reframed
 from tokenmill.tokenization.fim import Rearrangement, encode_layout, plan_layout
 from tokenmill.tokenization.tokenizer import Tokenizer
 
@@ -26,6 +26,8 @@ def encode_documents(file: SourceFile, present: Documents, job: Job, tokenizer: 
             is_chosen = in_sample(document_keys(PREFIX_KEY, source, present.rows), job.prefix_rate)
             prefix = pc.if_else(pa.array(is_chosen), prefix, pa.scalar(None, pa.large_string()))
         encoded = encode_layout(layout, tokenizer.encode, prefix, () if how is None else how.tokens)
+    if job.has_ids:
+        return reframed(encoded, job.stored_frame, (job.begin, job.end))
     return framed(encoded, job.begin, job.end)
 
 

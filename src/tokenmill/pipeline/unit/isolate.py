@@ -107,7 +107,7 @@ class Isolate:
             if file.index == suspect.source and len(matches):
                 row = rows.slice(int(matches[0]), int(matches[0]) + 1)
                 self._require_memory(file, suspect.row, row)
-                documents = rendered(file, row, self.job, self.limits)
+                documents = rendered(self.directory, file, row, self.job, self.limits)
                 self._require_memory(file, suspect.row, documents)
                 document_tokens(file, documents, self.job, tokenizer, self.limits)
                 return
@@ -147,7 +147,7 @@ class Isolate:
                     builder.skip_bad(file, _bad_row(row, excluded[where]))
                     continue
                 engine = reference if where in unit.cleared_rows else tokenizer
-                documents = rendered(file, row, self.job, self.limits)
+                documents = rendered(self.directory, file, row, self.job, self.limits)
                 builder.skip(file, documents)
                 builder.add(file, documents, document_tokens(file, documents, self.job, engine, self.limits))
             builder.fold()

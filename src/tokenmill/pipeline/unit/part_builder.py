@@ -14,6 +14,7 @@ from tokenmill.errors import SourceError
 from tokenmill.pipeline.unit.columns import unit_columns
 from tokenmill.pipeline.unit.documents import WorkerLimits
 from tokenmill.pipeline.unit.plan import UnitTask
+from tokenmill.pipeline.unit.store_unit import quarantined_before, rows_before
 from tokenmill.sources.documents import BadRow, Documents, SourceFile
 from tokenmill.sources.spelled import Spellings, searched, template_count
 from tokenmill.spans import Spans
@@ -61,7 +62,9 @@ class PartBuilder:
 
     def __post_init__(self) -> None:
         # Every conversation has the control tokens of its template.
-        self._control = Spellings.of(() if self.job.messages or self.job.tokens else control_tokens(self.job.tokenizer))
+        self._control = Spellings.of(
+            () if self.job.messages or self.job.has_ids else control_tokens(self.job.tokenizer)
+        )
         self._template_count = template_count(self._control, self.job.read_options())
 
     @property
@@ -75,7 +78,7 @@ class PartBuilder:
         if self.job.limits_tokens:
             is_within = self.job.within_limits(np.diff(encoded.offsets))
             self._skipped.append((file.index, present.rows[~is_within], LENGTH))
-            self._text.text_bytes -= 0 if self.job.tokens else present.filter(~is_within).text_bytes()
+            self._text.text_bytes -= 0 if self.job.has_ids else present.filter(~is_within).text_bytes()
             present, encoded = present.filter(is_within), encoded.filter(is_within)
         self._search(present.text)
         self.tokens.append(encoded.tokens)
@@ -87,6 +90,8 @@ class PartBuilder:
 
     def _search(self, text: pa.LargeStringArray) -> None:
         """Count the documents that spell a control token where the template does not. Only some are searched."""
+        if not self._control.texts:
+            return
         chosen = searched(self._documents, len(text))
         self._documents += len(text)
         found = self._control.count(text.take(pa.array(chosen)))
@@ -137,7 +142,7 @@ class PartBuilder:
             documents=len(lengths),
             tokens=len(content.tokens),
             text_bytes=self.text_bytes,
-            skipped=skipped_ranges(self._skipped),
+            skipped=skipped_ranges(self._skipped, rows_before(self.job, self.task.unit)),
             slice=self.task.slice,
             text=self._text.hexdigest(),
             kept="" if kept is None else content_hash(kept),
@@ -146,8 +151,18 @@ class PartBuilder:
             rows=content.row_count if self.job.splits_rows else None,
         )
         _check_rows(self.task, summary.source_rows)
-        bad = quarantine.with_lines(self._bad, self.task.files) if self._bad else []
+        bad = self._quarantined() if summary.quarantined_rows else []
         return BuiltPart(with_checksum(summary, content), content, bad, kept)
+
+    def _quarantined(self) -> list[quarantine.Quarantined]:
+        """The records of the bad rows. The files that a source store was made from are not read for their lines."""
+        if self.job.source_store is None:
+            return quarantine.with_lines(self._bad, self.task.files)
+        order = {file.path: file.index for file in self.task.files}
+        return sorted(
+            [*quarantined_before(self.job, self.task.unit), *self._bad],
+            key=lambda entry: (order[entry.file], entry.position),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +197,19 @@ def _joined(arrays: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDA
     return np.concatenate(arrays) if arrays else np.empty(0, dtype)
 
 
-def skipped_ranges(entries: Sequence[tuple[int, npt.NDArray[np.uint64], str]]) -> tuple[SkippedRow, ...]:
-    """Skipped rows in order. Consecutive rows with the same reason become one range.
+def skipped_ranges(
+    entries: Sequence[tuple[int, npt.NDArray[np.uint64], str]], before: Sequence[SkippedRow] = ()
+) -> tuple[SkippedRow, ...]:
+    """Skipped rows in order, with those that a source store lacks. Consecutive ones of one reason become one range.
 
     A filter may skip every second row, so its rows in a source are one range, with other rows in between. The same
     holds for duplicates, and for documents with too few or too many tokens.
     """
     sparse = [entry for entry in entries if entry[2] in SPARSE]
     exact = _exact_ranges([entry for entry in entries if entry[2] not in SPARSE])
-    return tuple(sorted((*exact, *_sparse_ranges(sparse)), key=lambda skipped: (skipped.source, skipped.first)))
+    return tuple(
+        sorted((*before, *exact, *_sparse_ranges(sparse)), key=lambda skipped: (skipped.source, skipped.first))
+    )
 
 
 def _sparse_ranges(entries: Sequence[tuple[int, npt.NDArray[np.uint64], str]]) -> Iterator[SkippedRow]:

@@ -89,7 +89,7 @@ class Tokenize:
         builder = PartBuilder(self.job, task, self.limits.with_text)
         others = [CompanionPart(companion, task, 1 + len(self.companions)) for companion in self.companions]
         lists = left_out(self.directory, self.job)
-        for file, documents, encoded in unit_tokens(task, self.job, tokenizer, self.limits, lists):
+        for file, documents, encoded in unit_tokens(self.directory, task, self.job, tokenizer, self.limits, lists):
             builder.skip(file, documents)
             builder.add(file, documents.without_nulls(), encoded)
             for other in others:

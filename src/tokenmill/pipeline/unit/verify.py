@@ -16,6 +16,7 @@ from tokenmill.pipeline.unit.documents import WorkerLimits, left_out, loaded_tok
 from tokenmill.pipeline.unit.encode import encode_documents
 from tokenmill.pipeline.unit.part_builder import skipped_ranges
 from tokenmill.pipeline.unit.plan import UnitTask
+from tokenmill.pipeline.unit.store_unit import rows_before
 from tokenmill.sources.bad_rows import READER_REASONS, TOO_LONG
 from tokenmill.sources.documents import Documents, RowArray, SourceFile
 from tokenmill.sources.line_numbers import place
@@ -58,7 +59,8 @@ class Verify:
     """The function that checks one part: its checksum, and a fraction of its documents against the reference.
 
     `version` is that of the store. `check_erased` compares the erased documents of a part with the
-    records, and returns how many others have the tokens of an erased one.
+    records, and returns how many others have the tokens of an erased one. The documents of `not_compared` units are not
+    read again.
     """
 
     directory: str
@@ -67,6 +69,7 @@ class Verify:
     limits: WorkerLimits
     version: StoreVersion = FIRST
     check_erased: Callable[[int, PartContent], int] | None = None
+    not_compared: frozenset[int] = frozenset()
 
     def __call__(self, task: UnitTask) -> Verified:
         """Raise an error that names the part or the document that is wrong."""
@@ -77,7 +80,7 @@ class Verify:
             read_kept(folder, summary, self.job.keep, head)
         _, content = open_part(folder, task.unit, head)
         copies = 0 if self.check_erased is None else self.check_erased(task.unit, content)
-        if self.fraction <= 0:
+        if self.fraction <= 0 or task.unit in self.not_compared:
             return Verified(summary, copies=copies)
         if not has_kept(task, self.job, summary, content, self.limits):
             raise _different(task, task.files[0], "the kept columns are not those of the sources")
@@ -94,7 +97,7 @@ class Verify:
             _refuse_unreadable(file, documents, skipped)
             is_left = ~np.isin(documents.rows, erased.row[erased.source == file.index])
             readable = documents.filter(is_left).without_nulls()
-            readable = rendered(file, _without(readable, skipped), self.job, self.limits)
+            readable = rendered(self.directory, file, _without(readable, skipped), self.job, self.limits)
             present, others = _split_by_length(self.job, file, readable, content, documents_seen)
             stored = content.slice(documents_seen, documents_seen + len(present.rows))
             compared += self._compare(task, file, present, stored) + self._compare_others(task, file, others)
@@ -102,6 +105,7 @@ class Verify:
             rows_skipped += len(documents.bad) + documents.skipped_rows
             rows.setdefault(file.index, []).append(documents.rows)
         # A row of a stream may be several documents.
+        rows_skipped += sum(before.rows for before in rows_before(self.job, task.unit))
         rows_seen = rows_skipped + sum(len(np.unique(np.concatenate(each))) for each in rows.values())
         if (documents_seen, rows_seen) != (len(content.row), summary.source_rows):
             raise _different(
@@ -179,7 +183,7 @@ class CompareText:
         lists = left_out(self.directory, self.job)
         for file, documents in unit_rows(task, self.limits.read_options(self.job), lists):
             readable, excluded = documents.without_nulls(), by_engine.get(file.index, [])
-            encoded = rendered(file, _without(readable, excluded), self.job, self.limits)
+            encoded = rendered(self.directory, file, _without(readable, excluded), self.job, self.limits)
             present, others = _split_by_length(self.job, file, encoded, content, seen)
             stored = content.slice(seen, seen + len(present.rows))
             if not np.array_equal(stored.row, present.rows) or (stored.source != file.index).any():
@@ -192,7 +196,8 @@ class CompareText:
             skipped += [(file.index, _between(readable.rows, rows), rows.reason) for rows in excluded]
         is_same = summary.text == text.hexdigest() and seen == summary.documents
         is_same = is_same and has_kept(task, self.job, summary, content, self.limits)
-        return is_same and skipped_ranges([entry for entry in skipped if len(entry[1])]) == summary.skipped
+        ranges = skipped_ranges([entry for entry in skipped if len(entry[1])], rows_before(self.job, task.unit))
+        return is_same and ranges == summary.skipped
 
 
 def has_kept(task: UnitTask, job: Job, summary: PartSummary, content: PartContent, limits: WorkerLimits) -> bool:

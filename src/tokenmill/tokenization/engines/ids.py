@@ -10,8 +10,8 @@ from tokenmill.storage.arrow_text import text_buffers
 from tokenmill.tokenization.engines.protocol import Encoded
 from tokenmill.tokenization.spec import TokenizerSpec
 
-# The kind of a tokenizer whose documents are ids.
-IDS = "ids"
+# The kinds of a tokenizer whose documents are ids: of four bytes, or of the type of the vocabulary.
+IDS, STORED = "ids", "stored"
 
 
 class OutsideVocabulary(TokenizerError):  # noqa: N818 - the name is written to logs
@@ -30,10 +30,11 @@ class IdsEngine:
         self._spec = spec
 
     def encode(self, text: pa.LargeBinaryArray) -> Encoded:
-        """The ids of each document, each of four bytes. Raises OutsideVocabulary for an id that does not exist."""
+        """The ids of each document. Raises OutsideVocabulary for an id that does not exist, unless a store had it."""
         data, offsets = text_buffers(text)
-        ids, offsets = data.view("<u4"), offsets // 4
-        if len(ids) and int(ids.max()) >= self._spec.vocabulary_size:
+        kind = np.dtype("<u4" if self._spec.kind == IDS else self._spec.dtype)
+        ids, offsets = data.view(kind), offsets // kind.itemsize
+        if self._spec.kind == IDS and len(ids) and int(ids.max()) >= self._spec.vocabulary_size:
             first = int(np.argmax(ids >= self._spec.vocabulary_size))
             failure = OutsideVocabulary(
                 f"the id {ids[first]} is not a token of {self._spec.name}, whose ids go from 0 to "
@@ -41,4 +42,4 @@ class IdsEngine:
             )
             failure.position = int(np.searchsorted(offsets, first, side="right")) - 1
             raise failure
-        return Encoded(ids.astype(self._spec.dtype), offsets)
+        return Encoded(ids.astype(self._spec.dtype, copy=False), offsets)

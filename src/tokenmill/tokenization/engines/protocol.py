@@ -132,13 +132,51 @@ def framed(encoded: Encoded, begin: int | None, end: int | None) -> Encoded:
     return Encoded(joined, offsets, train)
 
 
+Frame = tuple[int | None, int | None]
+
+
+def reframed(encoded: Encoded, before: Frame, after: Frame) -> Encoded:
+    """Put another begin and end token around documents that have the frame `before`. Checks both on every document."""
+    lengths, count = np.diff(encoded.offsets), len(encoded.offsets) - 1
+    had, has = ([token is not None for token in frame] for frame in (before, after))
+    if lengths.min(initial=2) < sum(had) or not _bounded_by(encoded.tokens, encoded.offsets, *before):
+        raise TokenizerError("a document of a store lacks its bos or eot token", "`tokenmill verify` checks the store.")
+    if before == after or not count:
+        return encoded
+    # The documents without their tokens of before are every second value, and what is between them is replaced.
+    edges = np.repeat(encoded.offsets, 2)
+    edges[1:-1:2] += had[0]
+    edges[2::2] -= had[1]
+    begin, end = (_bytes(encoded, token) for token in after)
+    values = _binary(encoded.tokens, edges)
+    is_document = np.arange(len(values)) % 2 == 1
+    data = pc.if_else(pa.array(is_document), values, pa.scalar(end + begin, pa.large_binary())).buffers()[2]
+    offsets = encoded.offsets + np.arange(count + 1) * (sum(has) - sum(had))
+    tokens = np.frombuffer(data, encoded.tokens.dtype)[has[1] :][: offsets[-1]]
+    if len(tokens) != offsets[-1] or not _bounded_by(tokens, offsets, *after):
+        raise TokenizerError("the bos or eot token of a document is in the wrong place", "This is a bug in tokenmill.")
+    train = encoded.train
+    if train is not None:
+        train = train.unframed(lengths, has_begin=had[0], has_end=had[1])
+        train = train.framed(lengths - sum(had), has_begin=has[0], has_end=has[1])
+    return Encoded(tokens, offsets, train)
+
+
+def _bytes(encoded: Encoded, token: int | None) -> bytes:
+    return b"" if token is None else encoded.tokens.dtype.type(token).tobytes()
+
+
+def _binary(tokens: Tokens, edges: Offsets) -> pa.LargeBinaryArray:
+    """Ranges of tokens as binary values."""
+    tokens = np.ascontiguousarray(tokens)
+    buffers = [None, pa.py_buffer(edges * tokens.itemsize), pa.py_buffer(tokens)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(edges) - 1, buffers)
+
+
 def _surround(tokens: Tokens, offsets: npt.NDArray[np.int64], begin: int | None, end: int | None) -> Tokens:
     """Put a token before and after each document, copying whole documents at a time."""
-    size = tokens.dtype.itemsize
     binary = pa.large_binary()
-    documents = pa.LargeBinaryArray.from_buffers(
-        binary, len(offsets) - 1, [None, pa.py_buffer(offsets * size), pa.py_buffer(tokens)]
-    )
+    documents = _binary(tokens, offsets)
     before = [pa.scalar(tokens.dtype.type(begin).tobytes(), binary)] if begin is not None else []
     after = [pa.scalar(tokens.dtype.type(end).tobytes(), binary)] if end is not None else []
     joined = pc.binary_join_element_wise(*before, documents, *after, pa.scalar(b"", binary))
