@@ -191,6 +191,9 @@ class JobOptions(ChatOptions):
         metavar="ROWS",
         unset="documents; refused if all rows have one length",
     )
+    trust_tokens: bool = _tokens(
+        "Do not compare a sample of the ids with those that their tokenizer gives for the decoded text.", default=False
+    )
     separator: str | None = _columns(
         "Document separator in .txt files, such as '\\n\\n'.",
         metavar="TEXT",
@@ -340,9 +343,6 @@ class PrepareOptions(RunOptions, ShardOptions, JobOptions):
         "A document that takes longer to tokenize is bad.", default=600, metavar="SECONDS"
     )
     quarantine_text: bool = _bad_documents("Also record the text of bad documents.", default=False)
-    trust_tokens: bool = _bad_documents(
-        "Take token ids that the tokenizer does not give for their text.", default=False
-    )
     retry_quarantine: bool = _resuming("Redo the units that have documents in quarantine.", default=False)
     repair: bool = _resuming("Check the content of every part, and redo damaged parts.", default=False)
     drop_spool: bool = _resuming(

@@ -30,7 +30,8 @@ Tokens = list[list[int]]
 
 def prepare(source: Any, out: Path, **options: Any) -> PrepareResult:
     """Prepare in this process."""
-    return tokenmill.prepare(source, out=str(out), **{"executor": InlineExecutor(), "max_skipped": 0.1, **options})
+    given = {"executor": InlineExecutor(), "max_skipped": 0.1, "trust_tokens": True}
+    return tokenmill.prepare(source, out=str(out), **{**given, **options})
 
 
 def prepare_files(folder: Path, name: str, **options: Any) -> PrepareResult:

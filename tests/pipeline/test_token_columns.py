@@ -17,6 +17,10 @@ from tests.support.corpora import SMALL_JSON, part_bytes
 from tests.support.inline_executor import InlineExecutor
 from tokenmill.errors import SourceError, TokenmillError, UsageError
 from tokenmill.results import PrepareResult
+from tokenmill.storage import folder_at
+from tokenmill.store.job import require_run
+from tokenmill.tokenization.resolve import resolve
+from tokenmill.tokenization.tokenizer import Tokenizer
 
 KINDS = ("parquet", "jsonl", "arrow")
 END = 1199
@@ -25,7 +29,7 @@ Documents = list[list[int] | None]
 
 def prepare(source: str | Path, out: Path, **options: Any) -> PrepareResult:
     given = {"tokenizer": SMALL_JSON, "tokens_column": "ids", "unit_bytes": 1500, "executor": InlineExecutor()}
-    return tokenmill.prepare(source, out=str(out), **{**given, "eot": END, **options})
+    return tokenmill.prepare(source, out=str(out), **{**given, "eot": END, "trust_tokens": True, **options})
 
 
 def random_documents(count: int, seed: int) -> Documents:
@@ -185,3 +189,21 @@ def test_a_stream_without_an_end_token_is_refused(tmp_path: Path) -> None:
     source = write(tmp_path / "a.parquet", [[1, 2, 3]] * 20)
     with pytest.raises(SourceError, match="the rows of the sources have no end token"):
         prepare(source, tmp_path / "store", rows="stream")
+
+
+def test_the_tokens_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
+    """A sample is decoded and encoded; the run records what that gave."""
+    texts = [f"Document {row} says that {row} is not {row + 1}." for row in range(60)]
+    vocabulary = resolve(SMALL_JSON)
+    encoded = Tokenizer(vocabulary.spec, vocabulary.content, "reference").encode(pa.array(texts, pa.large_string()))
+    documents: Documents = [encoded.document(row).tolist() for row in range(len(texts))]
+    result = prepare(write(tmp_path / "a.parquet", documents), tmp_path / "store", trust_tokens=False)
+    check = require_run(folder_at(result.directory)).token_check
+    assert check == {"documents": 60, "equal": 60, "differs": 0, "not_utf8": 0}
+    reversed_: Documents = [(ids or [])[::-1] for ids in documents]
+    source = write(tmp_path / "b.parquet", reversed_)
+    with pytest.raises(UsageError, match="the tokens of a source are not those of small") as caught:
+        prepare(source, tmp_path / "other", trust_tokens=False)
+    assert "of 60 sampled documents" in str(caught.value)
+    assert "trust_tokens=True" in str(caught.value)
+    assert stored(prepare(source, tmp_path / "other")) == reversed_

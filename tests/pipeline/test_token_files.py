@@ -32,7 +32,13 @@ FORMATS: dict[str, dict[str, Any]] = {
 
 
 def prepare(source: str | Path | list[str], out: Path, **options: Any) -> PrepareResult:
-    given = {"tokenizer": SMALL_JSON, "unit_bytes": 1500, "executor": InlineExecutor(), "eot": END}
+    given = {
+        "tokenizer": SMALL_JSON,
+        "unit_bytes": 1500,
+        "executor": InlineExecutor(),
+        "eot": END,
+        "trust_tokens": True,
+    }
     return tokenmill.prepare(source, out=str(out), **{**given, **options})
 
 

@@ -125,7 +125,7 @@ class Writer:
                     raise UsageError("no document was added", "A store has at least one.")
                 publish_spool(self._folder, Spool(ARROW, tuple(self._files)))
         options = {"keep": tuple(self._kept) or None, "rows": "documents", "source_bos": "none", "source_eot": "none"}
-        self.result = prepare(Spooled(), tokens_column=IDS, **{**options, **self._options})
+        self.result = prepare(Spooled(), tokens_column=IDS, **{**options, "trust_tokens": True, **self._options})
 
 
 def writer(out: StrPath, *, tokenizer: StrPath | TokenizerObject, **options: Any) -> Writer:

@@ -322,7 +322,8 @@ class Run(msgspec.Struct, frozen=True):
     """The frozen run: the job, totals, the checksums of plan and sources, and the engine and versions at the start.
 
     `units` are the first units of the plan, which has `planned_units`: fewer with --limit-units, until the run goes on
-    with more. `text_bytes` is the text of these units.
+    with more. `text_bytes` is the text of these units. `token_check` counts the sampled documents of a source of tokens
+    by what decoding and encoding gave.
     """
 
     job: Job
@@ -336,6 +337,7 @@ class Run(msgspec.Struct, frozen=True):
     engine: str
     versions: dict[str, str]
     format: int = STORE_FORMAT
+    token_check: dict[str, int] = {}
 
     @property
     def trial(self) -> str | None:

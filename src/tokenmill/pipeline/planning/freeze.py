@@ -33,7 +33,7 @@ from tokenmill.pipeline.planning.deduplicate import find_duplicates
 from tokenmill.pipeline.planning.request import PrepareRequest, versions
 from tokenmill.pipeline.planning.sample import write_vocabulary
 from tokenmill.pipeline.planning.split_sources import plan_units
-from tokenmill.pipeline.planning.token_sources import with_found_frame
+from tokenmill.pipeline.planning.token_sample import with_found_frame
 from tokenmill.pipeline.unit.documents import fast_bytes
 from tokenmill.sources import with_identities
 from tokenmill.sources.tokens.joins import with_joins
@@ -132,7 +132,7 @@ def _planned(
     check_template(request.job.chat, executor)
     sources, joined = with_joins(sources, request.job.tokens) if request.source is None else (sources, ())
     units = request_units(request, sources, executor, pending)
-    job, found = with_found_frame(request.job, units, sources, executor)
+    job, found, token_check = with_found_frame(request, units, sources, executor)
     job, duplicates = _without_duplicates(units, sources, replace(request, job=job), executor, pending)
     contents = {layout.SOURCES: tables.table_bytes(sources), layout.PLAN: tables.table_bytes(units)}
     hashes = {name: hash_of(data) for name, data in contents.items()}
@@ -147,6 +147,7 @@ def _planned(
         plan_blake3=hashes[layout.PLAN],
         engine=request.choice.engine,
         versions=versions(),
+        token_check=token_check,
     )
     vocabulary = {f"{layout.TOKENIZER}/{each.spec.file}": each.content for each in request.vocabularies}
     denied = {deny_name(job.deny): request.deny} if job.deny else {}

@@ -196,6 +196,7 @@ class PrepareRequest:
     limit_units: int | None = None
     source: SourceStore | None = None
     source_vocabulary: Vocabulary | None = None
+    trust_tokens: bool = False
 
     @property
     def vocabularies(self) -> tuple[Vocabulary, ...]:
@@ -318,6 +319,7 @@ def make_request(
     request = PrepareRequest(
         *(job, vocabulary, discovery, choice, named, is_given, store.deny, options.limit_units, source),
         source_vocabulary,
+        trust_tokens=options.trust_tokens,
     )
     if source is not None:
         refuse_missing_columns(source, request.required)
