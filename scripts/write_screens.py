@@ -54,6 +54,7 @@ SCREENS = {
     "export": "tokenmill export tokens --to nanogpt --val 0.05 --shuffle 1337",
     "verify": "tokenmill verify tokens --sample 0.2",
     "finish": "tokenmill finish tokens",
+    "identify": "tokenmill identify corpus",
     "inspect": "tokenmill inspect tokens",
     "inspect, one document": "tokenmill inspect tokens --doc 7",
     "inspect, skipped rows": "tokenmill inspect tokens --skipped",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tokenmill.api.export import export as export
     from tokenmill.api.finish import finish as finish
     from tokenmill.api.formats import formats as formats
+    from tokenmill.api.identify import identify as identify
     from tokenmill.api.inspect import inspect as inspect
     from tokenmill.api.loader import Loader as Loader
     from tokenmill.api.loader import loader as loader
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from tokenmill.api.template import template as template
     from tokenmill.api.tokenizers import tokenizers as tokenizers
     from tokenmill.api.verify import verify as verify
+    from tokenmill.api.writer import writer as writer
     from tokenmill.tokenization.tokenize_fn import tokenize_fn as tokenize_fn
 
 __version__ = "0.1.0"
@@ -55,6 +57,7 @@ _MODULES = {
     "export": "tokenmill.api.export",
     "finish": "tokenmill.api.finish",
     "formats": "tokenmill.api.formats",
+    "identify": "tokenmill.api.identify",
     "inspect": "tokenmill.api.inspect",
     "loader": "tokenmill.api.loader",
     "locate": "tokenmill.api.locate",
@@ -70,6 +73,7 @@ _MODULES = {
     "template": "tokenmill.api.template",
     "tokenizers": "tokenmill.api.tokenizers",
     "verify": "tokenmill.api.verify",
+    "writer": "tokenmill.api.writer",
 }
 
 __all__ = ["TokenmillError", "results", "using", *_MODULES]  # noqa: PLE0604 - its keys are strings

@@ -61,7 +61,19 @@ TRANSIENT_ERRNOS = frozenset(
 
 # Options without a value, which are True in Python.
 SWITCHES = frozenset(
-    {"all", "allow-http", "dry-run", "force", "quarantine-text", "repair", "retry-quarantine", "skipped", "stop-hung"}
+    {
+        "all",
+        "allow-http",
+        "drop-spool",
+        "dry-run",
+        "force",
+        "quarantine-text",
+        "repair",
+        "retry-quarantine",
+        "skipped",
+        "stop-hung",
+        "trust-tokens",
+    }
 )
 
 # Options whose names are no names in Python.

@@ -7,7 +7,7 @@ and the field of the request. Records by what an option decides: the job (the by
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from tokenmill.choices import (
     Shuffle,
     Special,
     Split,
+    Stdin,
     Tail,
     TemplateSpecial,
     TokenType,
@@ -42,6 +43,9 @@ else:  # objects whose types are not checked, so that no module is loaded for th
 
 # A path or an address. Write an address such as s3://bucket/run as a str: a Path would drop a slash.
 StrPath = str | os.PathLike[str]
+
+# Rows that are in no file: a frame, a table, a dataset, or an iterable of strings or dicts.
+Rows = Iterable[Any]
 
 # One store, or several that are read as one.
 Stores = StrPath | Sequence[StrPath]
@@ -112,8 +116,11 @@ class ChatOptions:
 class JobOptions(ChatOptions):
     """What decides the tokens of a store, and where it is."""
 
-    sources: StrPath | Sequence[StrPath] = option(
-        "Files, directories, globs or addresses, the name of a dataset, or a store.", default=(), repeatable=True
+    sources: StrPath | Sequence[StrPath] | Rows = option(
+        "Files, directories, globs or addresses, the name of a dataset, or a store. A pipe, or - for standard input.",
+        default=(),
+        repeatable=True,
+        python="Or rows: a `Dataset` or `DatasetDict`, a DataFrame, an Arrow table, an iterable of strings or dicts.",
     )
     _: KW_ONLY
     tokenizer: StrPath | TokenizerObject | Sequence[StrPath | TokenizerObject] | None = _text(
@@ -141,6 +148,9 @@ class JobOptions(ChatOptions):
         repeatable=True,
     )
     config: str | None = _text("Config to read of such a dataset.", metavar="NAME", unset="its card's default")
+    stdin: Stdin | None = _text(
+        "What the lines of a pipe are: JSON objects, or documents.", unset="jsonl if the first line is a JSON object"
+    )
     engine: EngineName = _text("Library that tokenizes. All give the same tokens.", default="auto")
     eot: str | int | None = _text(
         "Token after each document: an id, its text, or none.", metavar="ID", unset="the tokenizer's end-of-text token"
@@ -335,6 +345,9 @@ class PrepareOptions(RunOptions, ShardOptions, JobOptions):
     )
     retry_quarantine: bool = _resuming("Redo the units that have documents in quarantine.", default=False)
     repair: bool = _resuming("Check the content of every part, and redo damaged parts.", default=False)
+    drop_spool: bool = _resuming(
+        "Remove DIR/spool, the copy of rows that are in no file, when the store is complete.", default=False
+    )
     moved: str | Sequence[str] = _resuming(
         "New path of a source or of a directory of sources.", default=(), metavar="OLD=NEW", repeatable=True
     )

@@ -25,6 +25,7 @@ from tokenmill.api.datasets import DatasetListing as DatasetListing
 from tokenmill.api.datasets import VersionInfo as VersionInfo
 from tokenmill.api.erase import EraseResult as EraseResult
 from tokenmill.api.finish import FinishResult as FinishResult
+from tokenmill.api.identified import Identified as Identified
 from tokenmill.api.inspect import DocumentInfo as DocumentInfo
 from tokenmill.api.inspect import SkippedRange as SkippedRange
 from tokenmill.api.inspect import StoreInfo as StoreInfo
@@ -66,6 +67,7 @@ from tokenmill.token_files.protocol import FormatSpec as FormatSpec
 from tokenmill.token_files.protocol import ReaderLimits as ReaderLimits
 from tokenmill.token_files.protocol import ScriptDefaults as ScriptDefaults
 from tokenmill.tokenization.families import TokenizerFamily as TokenizerFamily
+from tokenmill.tokenization.round_trip import TokenCheck as TokenCheck
 from tokenmill.training.changes import RecipeChange as RecipeChange
 from tokenmill.training.overview import MixResult as MixResult
 from tokenmill.training.overview import MixSource as MixSource

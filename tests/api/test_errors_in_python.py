@@ -18,7 +18,7 @@ from tokenmill.executors.outcomes import Failed, Worker
 PACKAGE = Path(inspect.getfile(tokenmill)).parent
 # Values of options that messages of the package name.
 VALUES = {"all", "auto", "converted", "drop", "local", "megatron", "merge", "nanogpt", "none", "quarantine", "val"}
-VALUES |= {"date", "each", "ignore", "parse", "prepended", "refuse", "text"}
+VALUES |= {"date", "documents", "each", "ignore", "jsonl", "overlap", "parse", "prepended", "refuse", "stream", "text"}
 # Their messages are for commands only.
 COMMAND_ROOMS = ("cli", "diagnosis")
 MESSAGES = {

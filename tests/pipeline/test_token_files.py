@@ -14,6 +14,7 @@ import pytest
 import tokenmill
 from tests.support.corpora import SMALL_JSON, part_bytes
 from tests.support.inline_executor import InlineExecutor
+from tests.support.servers.seaweed import Bucket
 from tokenmill.errors import SourceError, TokenmillError, UsageError
 from tokenmill.results import PrepareResult
 
@@ -100,6 +101,15 @@ def test_the_run_goes_on_with_the_same_bytes(store: PrepareResult, tmp_path: Pat
     changed = prepare(files, tmp_path / "changed", bos=BEGIN)
     assert part_bytes(changed.directory) == part_bytes(prepare(files, tmp_path / "other", bos=BEGIN).directory)
     assert part_bytes(changed.directory) != part_bytes(fresh.directory)
+
+
+@pytest.mark.parametrize("name", ["llmc", "megatron", "olmo", "mds"])
+def test_files_in_object_storage_are_read(name: str, store: PrepareResult, s3: Bucket, tmp_path: Path) -> None:
+    """Ranges of bytes are read, and the parts are those of local files but for their addresses."""
+    files = export(store, tmp_path / "files", name)
+    s3.server.upload(files, f"{s3.url}/files")
+    result = prepare(f"{s3.url}/files", tmp_path / "store", bos=BEGIN)
+    assert documents_of(result) == documents_of(store)
 
 
 def test_a_byte_that_was_flipped_is_found(store: PrepareResult, tmp_path: Path) -> None:

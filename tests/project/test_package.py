@@ -20,13 +20,13 @@ def test_the_public_surface_is_this() -> None:
     """Adding or removing a public name is a decision."""
     classes, functions = (
         ["Loader", "Store", "TokenmillError"],
-        ["bench", "datasets", "doctor", "erase", "export", "finish", "formats", "inspect", "loader", "locate"],
+        ["bench", "datasets", "doctor", "erase", "export", "finish", "formats", "identify"],
     )
     expected = [
         *classes,
         *functions,
-        *("map_dataset", "mix", "open", "plan", "prepare"),
-        *("report", "results", "stats", "status", "template", "tokenize_fn", "tokenizers", "using", "verify"),
+        *("inspect", "loader", "locate", "map_dataset", "mix", "open", "plan", "prepare"),
+        *("report", "results", "stats", "status", "template", "tokenize_fn", "tokenizers", "using", "verify", "writer"),
     ]
     assert set(cli.commands) <= set(expected)
     assert sorted(tokenmill.__all__) == expected

@@ -79,7 +79,7 @@ def _content(documents: Documents) -> Any:
 
 @pytest.mark.parametrize("name", DELIMITED)
 @pytest.mark.parametrize("end_first", [False, True])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_documents_between_end_tokens_are_whole(name: str, end_first: bool, data: st.DataObject) -> None:
     """Documents that are cut by slices, batches and any number of files are read whole, in order, once."""
@@ -96,7 +96,7 @@ def test_documents_between_end_tokens_are_whole(name: str, end_first: bool, data
 
 
 @pytest.mark.parametrize("name", INDEXED)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_documents_of_an_index_are_read(name: str, data: st.DataObject) -> None:
     """The documents are those of the index, empty ones included, whatever the slices and batches are."""

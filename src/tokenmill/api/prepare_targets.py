@@ -42,7 +42,7 @@ LARGE_TEXT_BYTES = 1_000_000
 SHOWN_REASONS = 10
 
 # What a run that was stopped while it was frozen may have left, besides hidden files.
-FROZEN = (layout.PARTS, layout.KEPT, layout.DENY, layout.TOKENIZER, layout.SOURCES, layout.PLAN)
+FROZEN = (layout.PARTS, layout.KEPT, layout.DENY, layout.TOKENIZER, layout.SOURCES, layout.PLAN, layout.SPOOL)
 
 
 class PrepareResult(Readable, msgspec.Struct, frozen=True):

@@ -9,7 +9,6 @@ from dataclasses import fields
 from typing import Any, Literal
 
 import msgspec
-import pyarrow as pa
 
 from tokenmill.chat.renderer import REFUSED, CannotRender, Rendered, Renderer
 from tokenmill.chat.rendering import as_arrays, text_renderer
@@ -18,18 +17,14 @@ from tokenmill.chat.turns import PROBES
 from tokenmill.errors import SourceError, UsageError
 from tokenmill.humanize import Readable
 from tokenmill.options import ChatOptions, JobOptions, TemplateOptions
-from tokenmill.pipeline.planning.request import find_sources, make_request
-from tokenmill.sources import Discovery, Ignored, file_at, read_documents
+from tokenmill.pipeline.planning.request import NO_SOURCES, find_sources, make_request
+from tokenmill.sources import Discovery, file_at, read_documents
 from tokenmill.store.job import Job
 from tokenmill.store.member import whole_file
 from tokenmill.system.arguments import takes
 from tokenmill.tokenization.resolve import Vocabulary, resolve
 from tokenmill.tokenization.token_bytes import token_bytes_lookup
 from tokenmill.tokenization.tokenizer import Tokenizer
-
-# The sources of a job whose conversation is an example of ours.
-NO_SOURCES = Discovery(pa.table({"size": pa.array([], pa.int64())}), Ignored())
-
 
 Masks = Literal["tags", "marks", "all"]
 

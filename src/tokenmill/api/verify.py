@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import msgspec
 
@@ -29,6 +30,7 @@ from tokenmill.storage import Folder, absolute, folder_at
 from tokenmill.store.collection import Collection, open_collection
 from tokenmill.store.job import read_run
 from tokenmill.store.source_store import source_erasures, source_note
+from tokenmill.store.spool import spool_of
 from tokenmill.store.tables import manifest_totals
 from tokenmill.system.arguments import checked
 from tokenmill.tokenization.tokenizer import REFERENCES
@@ -108,12 +110,20 @@ def _verify_stores(
     for member in stores.members:
         folder, run = member.folder, member.run
         limits = resources.limits(BadDocumentPolicy.parse())
+        frozen = load_existing(folder, run)
+        spool = spool_of(folder, frozen.sources)
+        is_dropped = spool is not None and spool.dropped
+        if sample and spool is not None and is_dropped:
+            text = "their text was removed with the spool (--drop-spool)"
+            notices.append(f"{count(spool.rows, 'row')} of {folder.root} not compared: {text}")
         check_erased = CheckErased(folder.root, member.head.version, run.erased_token) if member.head.number else None
         erasures = source_erasures(run) if sample else None
         changed = frozenset[int]() if erasures is None else erasures.units
-        function = Verify(folder.root, run.job, sample, limits, member.head.version, check_erased, changed)
+        fraction = 0.0 if is_dropped else sample
+        function = Verify(folder.root, run.job, fraction, limits, member.head.version, check_erased, changed)
         checks.problems += record_problems(folder, run)
-        checked = check_store(folder, load_existing(folder, run), member.manifest, function, checks)
+        frozen = replace(frozen, sources=member.sources)
+        checked = check_store(folder, frozen, member.manifest, function, checks)
         compared += checked.compared
         if checked.copies:
             notices.append(

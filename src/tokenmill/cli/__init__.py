@@ -21,6 +21,7 @@ from tokenmill.system import startup
 COMMANDS = {
     "Start here": ("prepare", "export", "inspect"),
     "Look": (
+        "identify",
         "plan",
         "status",
         "stats",

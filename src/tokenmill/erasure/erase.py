@@ -26,6 +26,7 @@ from tokenmill.store import layout, tables
 from tokenmill.store.chain import FILES_SCHEMA, Change, Claim, Head, checked_head, claim_file, read_claim, table_file
 from tokenmill.store.deny import hashed_list
 from tokenmill.store.job import Run
+from tokenmill.store.spool import current_sources
 from tokenmill.store.tables import read_manifest
 
 MAX_ROUNDS = 50
@@ -153,6 +154,7 @@ class Erasure:
 
     def _find(self, selector: Selector, head: Head) -> Found:
         frozen: FrozenRun = replace(load_existing(self.folder, self.run), head=head)
+        frozen = replace(frozen, sources=current_sources(self.folder, frozen.sources))
         tokens = read_manifest(self.folder, self.run)["tokens"].to_numpy()
         found = find(self.folder, frozen, selector.rules(), tokens, self.limits, self.fan_out)
         self.missing = not_found(selector.rules(), found.matched, found.named)

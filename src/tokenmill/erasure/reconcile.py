@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from tokenmill.erasure.erased_spool import erase_spool
 from tokenmill.erasure.erased_unit import Erased, LostFiles, MakeFiles
 from tokenmill.errors import TRY_AGAIN, CorruptStore, StoreError
 from tokenmill.executors.fan_out import FanOut
@@ -46,7 +47,7 @@ def reconcile(folder: Folder, run: Run, fan_out: FanOut) -> Head:
         store = ChangedStore(folder, run, head, base, files)
         lost = store.make_lost(read_chain(folder, head), fan_out)
         if not lost:
-            store.finish()
+            store.finish(fan_out)
             return head
         before, files = files, unit_files(folder, run)
         now = checked_head(folder, base)
@@ -122,8 +123,10 @@ class ChangedStore:
                 kept = hashes[unit]["kept"]
                 yield LostFiles(unit, erased, hashes[unit]["hash"], kept, names, self.files.get(unit, []))
 
-    def finish(self) -> None:
+    def finish(self, fan_out: FanOut) -> None:
         """Remove what the head does not name, and record that the change is done."""
+        if not self.head.is_done:
+            erase_spool(self.folder, self.run, self.head, fan_out)
         has_rows = bool(self.base["quarantined"].to_numpy().any())
         directories = [PARTS, *([KEPT] if self.run.job.keep else []), *([QUARANTINE] if has_rows else [])]
         for directory in directories:

@@ -74,6 +74,14 @@ def read(file: SourceFile, file_slice: Slice, options: ReadOptions) -> Iterator[
     yield from number_rows(file, read_text(batches, layout.paths, options), rows, options)
 
 
+def read_start(file: SourceFile, max_rows: int) -> tuple[int, pa.Table]:
+    """The number of rows, and the first ones with all columns."""
+    messages, schema = _read_messages(file)
+    rows = sum(batch.rows for batch in _batches(messages))
+    first = _project(file, messages, list(range(len(schema))), range(min(len(_batches(messages)), 1)))
+    return rows, pa.Table.from_batches(map(_checked, first), schema).slice(0, max_rows)
+
+
 def _read_batches(
     file: SourceFile, layout: _Layout, file_slice: Slice | None
 ) -> tuple[range, Iterator[pa.RecordBatch]]:

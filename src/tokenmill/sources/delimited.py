@@ -317,24 +317,24 @@ def _unspanned_position(stream: pa.NativeFile, separator: Separator, position: i
     return max(position, 0)
 
 
-def read_sample(file: SourceFile) -> tuple[bytes, bool]:
+def read_sample(file: SourceFile, limit_bytes: int = SAMPLE_BYTES) -> tuple[bytes, bool]:
     """The first bytes of the content, decompressed, and whether that is all of it."""
-    data = storage.read_start(file.info, SAMPLE_BYTES)
+    data = storage.read_start(file.info, limit_bytes)
     is_all = len(data) == file.size
     codec = codec_of(file.path)
     if codec:
-        data, is_end = _decompress_start(data, codec)
+        data, is_end = _decompress_start(data, codec, limit_bytes)
         is_all &= is_end
     return data, is_all
 
 
-def _decompress_start(data: bytes, codec: str) -> tuple[bytes, bool]:
+def _decompress_start(data: bytes, codec: str, limit_bytes: int) -> tuple[bytes, bool]:
     """The content at the start of a compressed file, and whether that is all of it."""
     content = b""
     try:
         for piece in _decompressed(data, codec):
             content += piece
-            if len(content) >= SAMPLE_BYTES:
+            if len(content) >= limit_bytes:
                 return content, False
     except OSError:  # the stream continues after the sample, or is damaged
         return content, False

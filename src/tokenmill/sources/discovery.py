@@ -48,7 +48,7 @@ RUN = "run.json"
 # The names of the files and directories of a store.
 _STORE_NAMES = re.compile(
     r"run\.json|sources(-[0-9a-f]+)?\.parquet|plan(-[0-9a-f]+)?\.parquet|manifest\.parquet|log(-\d+)?\.jsonl|log"
-    r"|quarantine\.jsonl|quarantine|parts|kept|deny|tokenizer|drivers|rows|engine-mismatch\.json|rechecked"
+    r"|quarantine\.jsonl|quarantine|parts|kept|deny|tokenizer|drivers|rows|spool|engine-mismatch\.json|rechecked"
 )
 # A directory with a `run.json` is a store if it contains at least this many names of a store.
 MIN_STORE_NAMES = 3

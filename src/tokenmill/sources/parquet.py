@@ -39,6 +39,8 @@ from tokenmill.sources.text_columns import template_of
 BUFFER_BYTES = 1 << 20
 # A dictionary page may repeat a long value in every row, which the size of the column chunk does not show.
 MAX_ROWS_PER_BATCH = 2048
+# The rows that are read at once to see what a file holds.
+MIN_ROWS_PER_BATCH = 64
 # Two row groups are fetched with one request if the gap between them is at most this fraction of the request.
 MAX_GAP_FRACTION = 0.02
 
@@ -159,6 +161,24 @@ def split(file: SourceFile, options: ReadOptions, unit_bytes: int) -> Slices:
     refuse_conversations(file, footer.paths, options)
     edges = pack(footer.column_bytes, unit_bytes)
     return Slices(edges[:-1], edges[1:], sums(footer.column_bytes, edges), sums(footer.rows, edges))
+
+
+def read_start(file: SourceFile, max_rows: int, max_bytes: int) -> tuple[int, pa.Table]:
+    """The number of rows, and the first ones with all columns. Of a file with encrypted columns there is no first."""
+    with _reading(file):
+        metadata, has_encrypted = _read_metadata(file)
+    schema = metadata.schema.to_arrow_schema()
+    if has_encrypted or not metadata.num_row_groups:
+        return metadata.num_rows, schema.empty_table()
+    batches, held_bytes = list[pa.RecordBatch](), 0
+    with storage.open_input(file.info) as stream:
+        reader = pq.ParquetFile(stream, metadata=metadata, pre_buffer=False, buffer_size=BUFFER_BYTES)
+        for batch in reader.iter_batches(batch_size=MIN_ROWS_PER_BATCH, use_threads=False):
+            batches.append(batch)
+            held_bytes += batch.nbytes
+            if len(batches) * MIN_ROWS_PER_BATCH >= max_rows or held_bytes >= max_bytes:
+                break
+    return metadata.num_rows, pa.Table.from_batches(batches, schema).slice(0, max_rows)
 
 
 def byte_ranges(file: SourceFile, file_slice: Slice | None, options: ReadOptions) -> list[Span]:

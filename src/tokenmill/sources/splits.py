@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -72,6 +72,29 @@ class SplitChoice:
         """Whether all splits are taken."""
         return ALL in self.names
 
+    def wanted(self, what: str, splits: Collection[str], lines: Sequence[str]) -> tuple[str, ...]:
+        """The chosen ones of some splits; none if all are read. Raises UsageError if splits would be mixed."""
+        wanted = () if self.is_all else self.names
+        missing = [name for name in wanted if name not in splits]
+        if missing:
+            raise UsageError(f"{what} has no split {missing[0]!r}", *lines, "Choose from these, or all.")
+        if not self.names and len(splits) > 1:
+            example = DEFAULT_SPLIT if DEFAULT_SPLIT in splits else next(iter(splits))
+            raise UsageError(
+                f"{what} has {len(splits)} splits, which would be mixed",
+                *lines,
+                f"Choose one: --split {example}. Repeat --split for several. --split all takes all.",
+            )
+        return wanted
+
+    def refuse_without(self, *, splits: bool, configs: bool) -> None:
+        """Raise UsageError for a choice that has no effect, because no source has splits or configs."""
+        advice = "It is for a directory or a repository of the Hub that is given as a whole. Leave it out."
+        if self.config is not None and not configs:
+            raise UsageError(f"--config {self.config}: no source has configs", advice)
+        if self.names and not splits:
+            raise UsageError(f"--split {self.names[0]}: no source has splits", advice)
+
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
@@ -130,18 +153,8 @@ class SplitSearch:
         if declared.is_closed and others:
             self.notes.append(f"not read: {_amount(others)} that {declared.by} of {listing.searched} does not declare")
             others = []
-        wanted = () if self.choice.is_all else self.choice.names
         lines = [*_lines(by_split, others), f"known from   {declared.by or 'the names of the files'}"]
-        missing = [name for name in wanted if name not in by_split]
-        if missing:
-            raise UsageError(f"{listing.searched} has no split {missing[0]!r}", *lines, "Choose from these, or all.")
-        if not self.choice.names and len(by_split) > 1:
-            example = DEFAULT_SPLIT if DEFAULT_SPLIT in by_split else next(iter(by_split))
-            raise UsageError(
-                f"{listing.searched} has {len(by_split)} splits, which would be mixed",
-                *lines,
-                f"Choose one: --split {example}. Repeat --split for several. --split all takes all.",
-            )
+        wanted = self.choice.wanted(listing.searched, by_split, lines)
         split_of: dict[str, str | None] = {file.path: None for file, _ in ([] if wanted else others)}
         for name in wanted or by_split:
             for file, _ in by_split[name]:
@@ -154,11 +167,7 @@ class SplitSearch:
 
     def finish(self) -> tuple[str, ...]:
         """The notes, with one about files that were named. Raises UsageError for a choice that has no effect."""
-        advice = "It is for a directory or a repository of the Hub that is given as a whole. Leave it out."
-        if self.choice.config is not None and not self._has_configs:
-            raise UsageError(f"--config {self.choice.config}: no source has configs", advice)
-        if self.choice.names and not self._has_splits:
-            raise UsageError(f"--split {self.choice.names[0]}: no source has splits", advice)
+        self.choice.refuse_without(splits=self._has_splits, configs=self._has_configs)
         found = looks_like(self._as_they_are)
         if len(found) > 1:
             names = ", ".join(found)

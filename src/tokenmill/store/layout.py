@@ -36,11 +36,12 @@ RECHECKED = "rechecked"
 SPLITS = "splits"
 CHANGES = "changes"
 EXPORTS = "exports"
+SPOOL = "spool"
 EXPORT_STATE = ".tokenmill"
 EXPORT = f"{EXPORT_STATE}/export.json"
 EXPORT_PLAN = f"{EXPORT_STATE}/plan.parquet"
 
-_DIRECTORIES = (TOKENIZER, PARTS, KEPT, DENY, QUARANTINE, DRIVERS, RECHECKED, SPLITS, CHANGES, EXPORTS)
+_DIRECTORIES = (TOKENIZER, PARTS, KEPT, DENY, QUARANTINE, DRIVERS, RECHECKED, SPLITS, CHANGES, EXPORTS, SPOOL)
 
 MAX_JSON_BYTES = 64 << 20
 """No `run.json` or `engine-mismatch.json` is larger. Readers stop there."""

@@ -34,6 +34,7 @@ from tokenmill.store.part import (
     open_part,
     read_summary,
 )
+from tokenmill.store.spool import current_sources
 from tokenmill.store.state import StoreState
 
 
@@ -77,8 +78,9 @@ class Member:
 
     @functools.cached_property
     def sources(self) -> pa.Table:
-        """The sources of the store's run."""
-        return tables.read_sources(self.folder, self.run)
+        """The sources of the store's run, as they are to be read now."""
+        sources = tables.read_sources(self.folder, self.run)
+        return current_sources(self.folder, sources) if self.head.number else sources
 
     @classmethod
     def of(cls, found: StoreState, *first: int) -> Member:

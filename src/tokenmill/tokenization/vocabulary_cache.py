@@ -26,6 +26,7 @@ from tokenmill.tokenization.resolve import Vocabulary, resolve
 from tokenmill.tokenization.spec import TokenizerSpec
 
 ROOT = 0
+MAX_LISTED = 100
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -70,6 +71,18 @@ def find(name: str, digest: str) -> Vocabulary:
         )
     save(vocabulary)
     return vocabulary
+
+
+def saved() -> list[Vocabulary]:
+    """The tokenizers in the cache, at most MAX_LISTED."""
+    found: dict[str, Vocabulary] = {}
+    for folder in _cache_folders():
+        names = folder.names(".") if folder.exists(".") else []
+        for digest in (name.removesuffix(".json") for name in sorted(names) if name.endswith(".json")):
+            with contextlib.suppress(msgspec.DecodeError):  # a tokenizer.json, which is a vocabulary and no record
+                vocabulary = _load_from(folder, digest) if len(found) < MAX_LISTED else None
+                found |= {} if vocabulary is None else {digest: vocabulary}
+    return list(found.values())
 
 
 def _cache_folders() -> list[Folder]:

@@ -16,8 +16,10 @@ import pyarrow as pa
 
 from tokenmill.errors import UsageError
 from tokenmill.pipeline.datasets.map_rows import are_intact, commit_rows
+from tokenmill.pipeline.rows.stream import RowStream, plain_batches, stream_of
 from tokenmill.storage import Folder
 from tokenmill.storage.digest import hash_of
+from tokenmill.store.spool import ARROW
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -104,6 +106,51 @@ def _mapped_inode(address: int) -> int | None:
     except OSError:
         pass
     return None
+
+
+def splits(rows: Any) -> dict[str | None, Any] | None:
+    """The datasets of a dataset's splits, or one without a name. None if this is no dataset of the library."""
+    if type(rows).__module__.split(".")[0] != "datasets":
+        return None
+    import datasets  # noqa: PLC0415 - heavy, and needed here only
+
+    if isinstance(rows, datasets.DatasetDict | datasets.IterableDatasetDict):
+        return dict(rows)
+    return {None: rows} if isinstance(rows, datasets.Dataset | datasets.IterableDataset) else None
+
+
+def files_in_place(dataset: Any) -> list[str]:
+    """The files that hold the rows of a dataset, and nothing else; empty if its rows have to be copied."""
+    if getattr(dataset, "data", None) is None or dataset._indices is not None or is_transformed(dataset):  # noqa: SLF001
+        return []
+    blocks = getattr(dataset.data, "blocks", [[dataset.data]])
+    if any(len(row) != 1 or not _is_whole_file(row[0]) or _is_cast(row[0]) for row in blocks):
+        return []
+    paths = list(dict.fromkeys(row[0].path for row in blocks))
+    return paths if len(paths) == len(blocks) else []
+
+
+def _is_cast(block: Any) -> bool:
+    return any(name == "cast" for name, *_ in block.replays)
+
+
+def is_transformed(dataset: Any) -> bool:
+    """Whether a function makes the rows of a dataset when they are read (`set_transform`)."""
+    return bool(dataset.format["type"] == "custom")
+
+
+def row_stream(dataset: Any) -> RowStream:
+    """The rows of a dataset in its order. Those that are made when they are read are dicts."""
+    if getattr(dataset, "data", None) is None or is_transformed(dataset):
+        return stream_of(iter(dataset))
+    table, indices = dataset.data.table, dataset._indices  # noqa: SLF001 - it has no public name
+    empty = table.schema.empty_table()
+    size = int(table.nbytes * len(dataset) / max(len(table), 1))
+    if indices is None:
+        parts: Iterator[Any] = (pa.Table.from_batches([batch]) for batch in table.to_batches())
+    else:
+        parts = gather(table, indices.column(0).to_numpy())
+    return RowStream(ARROW, plain_batches(itertools.chain([empty], parts)), size)
 
 
 def spill(folder: Folder, name: str, dataset: Dataset, column: str) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
+import pyarrow as pa
+
 from tokenmill.chat.spec import EACH
 from tokenmill.choices import BadDocumentAction, Dedup, Null, Special, TemplateSpecial
 from tokenmill.errors import UsageError
@@ -19,7 +21,7 @@ from tokenmill.pipeline.planning.pieces import fraction_of, option_name, piece_o
 from tokenmill.pipeline.planning.store_sources import other_tokenizer, refuse_missing_columns
 from tokenmill.pipeline.planning.token_sources import token_source
 from tokenmill.pipeline.unit import plan
-from tokenmill.sources import Discovery, SplitChoice, discover
+from tokenmill.sources import Discovery, Ignored, SplitChoice, discover
 from tokenmill.sources.documents import ReadOptions
 from tokenmill.sources.named_datasets import DEFAULT_COLUMN, ResolvedSources
 from tokenmill.sources.text_columns import SKIP, parse_template
@@ -174,6 +176,10 @@ def _seconds(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
+
+
+# The sources of a job that is checked before there are any.
+NO_SOURCES = Discovery(pa.table({"kind": pa.array([], pa.string()), "size": pa.array([], pa.int64())}), Ignored())
 
 
 @dataclass(frozen=True, slots=True)
