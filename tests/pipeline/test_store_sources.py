@@ -36,7 +36,7 @@ def prepare(source: Any, out: Path, **options: Any) -> PrepareResult:
 
 def prepare_files(folder: Path, name: str, **options: Any) -> PrepareResult:
     """Prepare the files of the folder."""
-    given = {"tokenizer": SMALL_JSON, "eot": END, "unit_bytes": 2000, "keep": "id,group"}
+    given = {"tokenizer": SMALL_JSON, "eot": END, "unit_bytes": 4000, "keep": "id,group"}
     return prepare(folder / "files", folder / name, **{**given, **options})
 
 
@@ -158,7 +158,7 @@ def test_what_is_erased_in_the_source_is_named_until_it_is_erased_here(options: 
     assert tokenmill.status(result.directory).notices == verified(result).notices == []
     erase(folder / "store", [("a.parquet", 3), ("a.parquet", 4), ("b.jsonl", 0)])
     command = f"`tokenmill erase {result.directory} --rows {folder / 'store'}`"
-    note = f"2 rows of this store were erased in its source since; {command} erases them here"
+    note = f"2 rows of this store were erased in its source since; {command} does it here"
     assert tokenmill.status(result.directory).notices == [note]
     checked = verified(result)
     assert note in checked.notices
@@ -194,12 +194,15 @@ def test_a_source_that_is_gone_is_named(folder: Path) -> None:
 
 
 def test_a_flipped_byte_in_the_source_is_found(folder: Path) -> None:
+    result = prepare(folder / "store", folder / "whole", bos=5)
     part = max((folder / "store/parts").iterdir(), key=lambda path: path.stat().st_size)
     data = bytearray(part.read_bytes())
     data[data.index(np.uint16(END).tobytes(), 600)] ^= 1
     part.write_bytes(data)
     with pytest.raises(TokenmillError, match="is damaged"):
         prepare(folder / "store", folder / "other", bos=5)
+    with pytest.raises(TokenmillError, match="is damaged"):
+        verified(result)
 
 
 def test_bad_rows_of_the_source_stay_in_quarantine(folder: Path) -> None:
@@ -224,7 +227,8 @@ def test_tokens_that_are_not_text_are_bad_rows(tmp_path: Path) -> None:
     store = prepare(source, tmp_path / "store", tokens_column="ids", tokenizer=SMALL_JSON, eot=END)
     result = prepare(store, tmp_path / "other", **given)
     assert tokens(result) == tokens(decoded)
-    assert result.quarantined == decoded.quarantined
+    assert result.quarantined == decoded.quarantined > 0
+    assert result.skipped_reasons == {"tokens are not text": result.quarantined}
     assert verified(decoded).documents == verified(result).documents == result.documents
 
 

@@ -166,4 +166,5 @@ def source_note(folder: Folder, run: Run, head: Head) -> str:
     if not left:
         return ""
     command = f"`tokenmill erase {folder.root} --rows {store.directory}`"
-    return f"{count(left, 'row')} of this store were erased in its source since; {command} erases them here"
+    were = "was" if left == 1 else "were"
+    return f"{count(left, 'row')} of this store {were} erased in its source since; {command} does it here"
