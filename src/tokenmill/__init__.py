@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tokenmill.api.template import template as template
     from tokenmill.api.tokenizers import tokenizers as tokenizers
     from tokenmill.api.verify import verify as verify
+    from tokenmill.api.writer import Writer as Writer
     from tokenmill.api.writer import writer as writer
     from tokenmill.tokenization.tokenize_fn import tokenize_fn as tokenize_fn
 
@@ -50,6 +51,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "Loader": "tokenmill.api.loader",
     "Store": "tokenmill.api.open",
+    "Writer": "tokenmill.api.writer",
     "bench": "tokenmill.api.bench",
     "datasets": "tokenmill.api.datasets",
     "doctor": "tokenmill.api.doctor",
