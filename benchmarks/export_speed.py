@@ -57,7 +57,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--shuffle", action="store_true")
-    parser.add_argument("--formats", nargs="+", default=list(FORMATS))
+    parser.add_argument("--formats", nargs="+", default=[name for name in FORMATS if not FORMATS[name].SPEC.is_text])
     parser.add_argument("--directory", help="where to work; the system's temporary directory if not given")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
