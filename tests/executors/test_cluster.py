@@ -127,7 +127,8 @@ def test_nodes_come_and_go(mill: Mill) -> None:
         told = end(run).result()
     log = mill.site.log(store)
     assert nodes_of(log) == {cluster.network.address(node) for node in (FIRST, FIRST + 1, FIRST + 2)}
-    assert losses(log) > 0, "the node had nothing to do when it was killed"
+    # What the node had was lost, or committed and not told.
+    assert losses(log) > 0 or len(units_of(log)) < told["units"], "the node had nothing to do when it was killed"
     # What the killed node had committed and not told is found: also units of its reserve, which may be many.
     assert told["units"] // 2 < told["units_done_now"] <= told["units"]
     assert mill.differences("nodes") == []
