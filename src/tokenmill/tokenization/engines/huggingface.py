@@ -85,8 +85,11 @@ def _load(content: bytes, *, encode_special: bool) -> tuple[Encode, Decode, Loca
         file.write(content)
         file.flush()
         newer: Any = tokenizers.Tokenizer.from_file(file.name)
-    decode = functools.partial(newer.decode_batch, skip_special_tokens=False)
-    return lambda texts: [encoding.ids_array for encoding in newer.encode_batch(texts, **options)], decode, None
+    return (
+        lambda texts: [encoding.ids_array for encoding in newer.encode_batch(texts, **options)],
+        lambda documents: [newer.decode(ids, skip_special_tokens=False) for ids in documents],
+        None,
+    )
 
 
 class _OneThread:
