@@ -278,7 +278,7 @@ def kept(store: PrepareResult) -> list[tuple[Any, Any]]:
 
 def round_trip(rng: random.Random, trial: Trial, folder: Path, counts: Counts, excluded: Counter[str]) -> None:
     """Export, import and export again. Raises Different if something is not as it was."""
-    columns = {"id": [f"row {row}" for row in range(len(trial.documents))]}
+    columns: dict[str, list[Any]] = {"id": [f"row {row}" for row in range(len(trial.documents))]}
     columns |= {"score": [row / 7 if row % 5 else None for row in range(len(trial.documents))]}
     source = folder / "ids.parquet"
     pq.write_table(pa.table({"ids": pa.array(trial.documents, pa.list_(pa.uint32())), **columns}), source)
