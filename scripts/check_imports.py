@@ -1,31 +1,40 @@
-"""Read files of tokens back: random exports come in as the documents that went out.
+"""Read files of tokens back: random exports, and files that the peers' own code writes from text.
 
     TOKENMILL_TEST_DATA=DIR python -m scripts.check_imports --round-trips 200 [--seed N]
+    TOKENMILL_TEST_DATA=DIR python -m scripts.check_imports --peers --python PYTHON --mirrors DIR [--only NAME]
 
 A round trip is a store of random ids, an export of it with random options, and a store of each split of the export. The
 documents have to be those of the first store, another export has to have the same tokens and index, `verify --all` has
 to pass, and to fail after a bit of a token is flipped. EXCLUDED names what does not come back, and is counted.
+
+The peers' writers are run by `scripts/readers/write_tokens.py` in an environment that has their packages. What comes in
+has to be what tiktoken gives for the text. `--mirrors` has the repositories whose scripts are run, as OWNER+NAME/repo.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
+import json
 import os
 import random
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import tiktoken
 
 import tokenmill
+from scripts.check_readers import READERS, Failed, run
 from tests.support.corpora import SMALL_JSON
+from tests.support.documents import DOCUMENTS
 from tests.support.export_model import flat, model
 from tests.support.inline_executor import InlineExecutor
 from tokenmill import storage
@@ -179,6 +188,8 @@ def has_token(trial: Trial, file: str, token: int) -> bool:
 
 def divided(stream: list[int], trial: Trial) -> Documents:
     """The documents of a stream without an index, as the store has them: cut where the dividing token is."""
+    if trial.frame["bos"] == trial.frame["eot"] == "none":
+        return [stream]
     end = divider(trial)
     first = trial.prepended or trial.frame["eot"] == "none"
     inner: Documents = [[]]
@@ -383,15 +394,117 @@ def round_trips(number: int, seed: int) -> int:
     return differences
 
 
+@dataclass(frozen=True)
+class Peer:
+    """A writer of tokens, and what it does to documents and their order."""
+
+    name: str
+    tokenizer: str = "gpt2"
+    dtype: str = "uint16"
+    options: dict[str, Any] = field(default_factory=dict)
+    in_order: bool = True
+    drops_empty: bool = False
+    cuts_val: bool = False
+    drops_rest: bool = False
+
+
+PEERS = (
+    Peer("datasets", options={"tokens_column": "input_ids"}),
+    Peer("nanogpt", in_order=False),
+    Peer("build-nanogpt", cuts_val=True),
+    Peer("llmc", cuts_val=True),
+    Peer("llmc-llama", "cl100k_base", cuts_val=True),
+    Peer("megatron"),
+    Peer("megatron", "cl100k_base", "int32"),
+    Peer("datatrove", in_order=False, drops_empty=True),
+    Peer("dolma", in_order=False, drops_empty=True),
+    Peer("litdata", "cl100k_base"),
+    Peer("mds", drops_rest=True),
+    Peer("mds", "cl100k_base", "int32", drops_rest=True),
+)
+SHARD_TOKENS, SEQUENCE_TOKENS = 20_000, 256
+
+
+def texts_of(data: str) -> list[str]:
+    """Texts in several scripts, some of them long, some empty. None begins with a space, which dolma removes."""
+    table = pq.read_table(os.path.join(data, "corpus/en/000.parquet"), columns=["text"])
+    texts = [*DOCUMENTS, *table["text"].slice(0, 400).to_pylist()]
+    return [text.strip() for text in texts if text is not None and "<|" not in text and "\x00" not in text]
+
+
+def expected_of(peer: Peer, ids: Documents, end: int) -> Documents:
+    """The documents that come in, without end token."""
+    if peer.cuts_val:
+        stream = flat([[end, *document] for document in ids])
+        val, train = stream[:SHARD_TOKENS], stream[SHARD_TOKENS:]
+        parts = [split_at(train, end), split_at(val, end)]
+        return [document for part in parts for document in (part if part[0] else part[1:])]
+    if peer.drops_rest:
+        stream = flat([[*document, end] for document in ids])
+        parts = [split_at(stream[: len(stream) // SEQUENCE_TOKENS * SEQUENCE_TOKENS], end)]
+        return parts[0] if parts[0][-1] else parts[0][:-1]
+    return [document for document in ids if document] if peer.drops_empty else ids
+
+
+def split_at(stream: list[int], end: int) -> Documents:
+    """The tokens between end tokens."""
+    ends = [place for place, token in enumerate(stream) if token == end]
+    return [stream[start + 1 : stop] for start, stop in itertools.pairwise([-1, *ends, len(stream)])]
+
+
+def check_peer(peer: Peer, texts: list[str], folder: Path, options: argparse.Namespace) -> str:
+    """Write by a peer, and import. Returns what came in. Raises Different or Failed."""
+    encoding = tiktoken.get_encoding(peer.tokenizer)
+    ids, end = [encoding.encode_ordinary(text) for text in texts], encoding.eot_token
+    task = {"out": str(folder / "files"), "texts": texts, "ids": ids, "end": end, "dtype": peer.dtype}
+    task |= {"tokenizer": os.path.join(os.environ["TOKENMILL_TEST_DATA"], "vocab/hf/gpt2.json")}
+    task |= {"shard_tokens": SHARD_TOKENS, "sequence_tokens": SEQUENCE_TOKENS, "mirrors": options.mirrors}
+    (folder / "task.json").write_text(json.dumps(task))
+    python = sys.executable if peer.name == "datasets" else options.python
+    variables = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "home"), "PYTHONWARNINGS": "ignore"}
+    command = [python, str(READERS / "write_tokens.py"), peer.name, str(folder / "task.json")]
+    version = json.loads(run(command, variables).splitlines()[-1])["version"]
+    given = {"tokenizer": peer.tokenizer, "out": folder / "store", "executor": InlineExecutor(), "unit_bytes": 50_000}
+    store = tokenmill.prepare(str(folder / "files"), **given, **peer.options)  # type: ignore[arg-type]
+    expected = [[*document, end] for document in expected_of(peer, ids, end)]
+    found = documents_of(store)
+    require(*((found, expected) if peer.in_order else (sorted(found), sorted(expected))), "documents")
+    require(tokenmill.verify(store, all=True, executor=InlineExecutor()).documents_compared, len(expected), "compared")
+    shown = f"{len(found):,} documents, {sum(map(len, found)):,} tokens, {len(tokenmill.open(store).sources)} files"
+    return f"{version}: {shown}; {'; '.join(store.notices)}"
+
+
+def check_peers(options: argparse.Namespace) -> int:
+    """Check all peers. Returns the number of those that differ or cannot be run."""
+    texts, failed = texts_of(os.environ["TOKENMILL_TEST_DATA"]), 0
+    for peer in PEERS:
+        if options.only and peer.name not in options.only:
+            continue
+        with tempfile.TemporaryDirectory() as scratch:
+            try:
+                shown = f"equal: {check_peer(peer, texts, Path(scratch), options)}"
+            except (Different, Failed, TokenmillError) as error:
+                failed, shown = failed + 1, f"{type(error).__name__}: {error}"
+        print(f"{peer.name} ({peer.tokenizer}): {shown}", flush=True)
+    print(f"{failed} of the peers differ or did not run")
+    return failed
+
+
 def main() -> int:
     """Check; the exit code is 1 if anything differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--round-trips", type=int, metavar="N", default=0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--peers", action="store_true", help="import what the peers write")
+    parser.add_argument("--python", default=sys.executable, help="the Python of an environment with their packages")
+    parser.add_argument("--mirrors", default="", metavar="DIR", help="where their repositories are")
+    parser.add_argument("--only", nargs="+", choices=[peer.name for peer in PEERS], metavar="NAME")
     options = parser.parse_args()
     data = os.environ["TOKENMILL_TEST_DATA"]
     os.environ.setdefault("TIKTOKEN_CACHE_DIR", os.path.join(data, "vocab"))
-    return 1 if options.round_trips and round_trips(options.round_trips, options.seed) else 0
+    failed = round_trips(options.round_trips, options.seed) if options.round_trips else 0
+    failed += check_peers(options) if options.peers else 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
