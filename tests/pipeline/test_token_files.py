@@ -91,6 +91,28 @@ def test_a_begin_token_that_was_lost_is_added(store: PrepareResult, tmp_path: Pa
     assert documents_of(whole) == documents_of(store)
 
 
+@pytest.mark.parametrize("name", ["megatron", "datatrove", "olmo", "litdata"])
+def test_an_end_token_before_the_begin_token_is_removed(name: str, store: PrepareResult, tmp_path: Path) -> None:
+    """An index whose documents begin with the end token and then the begin token gives the same documents."""
+    files = export(store, tmp_path / "first", name, eot_position="prepended")
+    for limit in (2, None):
+        result = prepare(files, tmp_path / "store", bos=BEGIN, limit_units=limit)
+    assert documents_of(result) == documents_of(store)
+    assert contents(export(result, tmp_path / "second", name, eot_position="prepended")) == contents(files)
+    assert tokenmill.verify(result, all=True, executor=InlineExecutor()).documents_compared == result.documents
+
+
+def test_a_file_that_ends_inside_a_document_is_divided_by_the_end_token(tmp_path: Path) -> None:
+    """Its begin token occurs once more than its end token."""
+    ids = [BEGIN, 1, 2, END, BEGIN, 3, END, BEGIN, 4]
+    np.array(ids, "<u2").tofile(tmp_path / "train.bin")
+    assert documents_of(prepare(tmp_path / "train.bin", tmp_path / "store", bos=BEGIN)) == [
+        [BEGIN, 1, 2, END],
+        [BEGIN, 3, END],
+        [BEGIN, 4, END],
+    ]
+
+
 def test_the_run_goes_on_with_the_same_bytes(store: PrepareResult, tmp_path: Path) -> None:
     """A run that ended in the middle continues, and one whose next file changed redoes the documents that it joins."""
     files = export(store, tmp_path / "files", "llmc", shard_tokens=690)

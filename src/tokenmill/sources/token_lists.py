@@ -70,12 +70,14 @@ def without_frame(file: SourceFile, documents: Documents, options: ReadOptions) 
         return documents
     ids, offsets = data.view(ID_TYPE), offsets // ID_BYTES
     lengths, is_kept = np.diff(offsets), np.ones(len(ids), np.bool_)
-    if source.begin is not None:
-        first = offsets[:-1][lengths > 0]
-        is_kept[first] = ids[first] != source.begin
+    first, last = offsets[:-1][lengths > 0], offsets[1:][lengths > 0] - 1
     if source.end is not None:
-        last = offsets[1:][lengths > 0] - 1
-        is_kept[last] &= ids[last] != source.end
+        edge = first if source.end_first else last
+        is_kept[edge] = ids[edge] != source.end
+        behind = first + ~is_kept[first] if source.end_first else first
+        first = behind[behind <= last]
+    if source.begin is not None:
+        is_kept[first] &= ids[first] != source.begin
     kept = np.append(0, np.cumsum(is_kept))[offsets]
     text = binary_array(np.ascontiguousarray(ids[is_kept]).view(np.uint8), kept * ID_BYTES)
     if documents.text.null_count:

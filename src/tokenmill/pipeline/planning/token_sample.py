@@ -118,7 +118,12 @@ def _look(job: Job, tokens: TokenInput, units: pa.Table, sources: pa.Table, exec
             )
         note = f"the sources divide documents by {job.ids_tokenizer.shown(end)}, which is removed"
         return _Found(msgspec.structs.replace(tokens, rows=rows, end=end), documents, (note,))
-    frame, notes = {"begin": tokens.begin, "end": tokens.end}, list[str]()
+    frame: dict[str, Any] = {"begin": tokens.begin, "end": tokens.end}
+    notes = list[str]()
+    if tokens.end == TO_BE_FOUND and not job.source_tokenizer and _begins_with_both(job, tokens, documents):
+        frame |= {"end": job.end, "end_first": True}
+        documents = [np.roll(ids, -int(ids[0] == job.end)) for ids in documents]
+        notes.append(f"the sources begin documents with {job.ids_tokenizer.shown(job.end)}, which is removed")
     for name, place in (("begin", 0), ("end", -1)):
         if frame[name] == TO_BE_FOUND:
             frame[name] = token = _common([ids[place] for ids in documents], control)
@@ -129,6 +134,15 @@ def _look(job: Job, tokens: TokenInput, units: pa.Table, sources: pa.Table, exec
     begin, end = frame["begin"], frame["end"]
     inner = [ids[int(begin == ids[0]) : len(ids) - int(end == ids[-1])] for ids in documents]
     return _Found(msgspec.structs.replace(tokens, rows=rows, **frame), inner, tuple(notes))
+
+
+def _begins_with_both(job: Job, tokens: TokenInput, documents: list[Ids]) -> bool:
+    """Whether documents begin with the end token of the job and then with the begin token, as an export can have it."""
+    begin = job.begin if tokens.begin == TO_BE_FOUND else tokens.begin
+    if job.end is None or begin is None or job.end == begin:
+        return False
+    starts = [tuple(ids[:2].tolist()) for ids in documents]
+    return starts.count((job.end, begin)) >= max(FRAME_SHARE * len(starts), 1)
 
 
 def _disagreeing(documents: list[Ids], end: int | None) -> list[str]:

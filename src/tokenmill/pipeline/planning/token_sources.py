@@ -67,5 +67,9 @@ def with_frame_of(tokens: TokenInput | None, before: TokenInput | None) -> Token
     """What a call says of its sources, with what an earlier call has found where it says nothing."""
     if tokens is None or before is None:
         return tokens
-    frame = {name: getattr(before, name) for name in ("begin", "end") if getattr(tokens, name) == TO_BE_FOUND}
+    frame: dict[str, Any] = {
+        name: getattr(before, name) for name in ("begin", "end") if getattr(tokens, name) == TO_BE_FOUND
+    }
+    if "end" in frame:
+        frame["end_first"] = before.end_first
     return msgspec.structs.replace(tokens, rows=tokens.rows or before.rows, **frame)

@@ -132,8 +132,13 @@ def _exists(path: str) -> bool:
 
 
 def _most_frequent(tokens: TokenFile, control: Sequence[int]) -> int | None:
-    """The first of the control tokens that occur about as often as any at the start of a file."""
+    """The first of the control tokens that occur about as often as any at the start of a file.
+
+    A file that ends inside a document has its begin token once more.
+    """
     ids = tokens.read(0, min(tokens.tokens, SAMPLE_TOKENS))
     counts = [int(np.count_nonzero(ids == token)) for token in control]
     most = max(counts, default=0)
-    return next((token for token, number in zip(control, counts, strict=True) if number > most * 0.9), None)
+    return next(
+        (token for token, number in zip(control, counts, strict=True) if number and number + 1 > most * 0.9), None
+    )
