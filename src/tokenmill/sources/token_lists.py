@@ -69,17 +69,21 @@ def without_frame(file: SourceFile, documents: Documents, options: ReadOptions) 
     if (source.begin, source.end) == (None, None) or not len(data):
         return documents
     ids, offsets = data.view(ID_TYPE), offsets // ID_BYTES
-    lengths, is_kept = np.diff(offsets), np.ones(len(ids), np.bool_)
+    lengths = np.diff(offsets)
     first, last = offsets[:-1][lengths > 0], offsets[1:][lengths > 0] - 1
+    removed = first[:0]
     if source.end is not None:
         edge = first if source.end_first else last
-        is_kept[edge] = ids[edge] != source.end
-        behind = first + ~is_kept[first] if source.end_first else first
+        is_end = ids[edge] == source.end
+        removed = edge[is_end]
+        behind = first + is_end if source.end_first else first
         first = behind[behind <= last]
     if source.begin is not None:
-        is_kept[first] &= ids[first] != source.begin
-    kept = np.append(0, np.cumsum(is_kept))[offsets]
-    text = binary_array(np.ascontiguousarray(ids[is_kept]).view(np.uint8), kept * ID_BYTES)
+        removed = np.union1d(removed, first[ids[first] == source.begin])
+    if not len(removed):
+        return documents
+    kept = offsets - np.searchsorted(removed, offsets)
+    text = binary_array(np.delete(ids, removed).view(np.uint8), kept * ID_BYTES)
     if documents.text.null_count:
         text = pc.if_else(documents.text.is_valid(), text, None)
     return replace(documents, text=text)

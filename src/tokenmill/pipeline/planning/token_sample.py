@@ -120,7 +120,8 @@ def _look(job: Job, tokens: TokenInput, units: pa.Table, sources: pa.Table, exec
         return _Found(msgspec.structs.replace(tokens, rows=rows, end=end), documents, (note,))
     frame: dict[str, Any] = {"begin": tokens.begin, "end": tokens.end}
     notes = list[str]()
-    if tokens.end == TO_BE_FOUND and not job.source_tokenizer and _begins_with_both(job, tokens, documents):
+    is_open = tokens.end == TO_BE_FOUND and not job.source_tokenizer
+    if job.end is not None and is_open and _begins_with_both(job, tokens, documents):
         frame |= {"end": job.end, "end_first": True}
         documents = [np.roll(ids, -int(ids[0] == job.end)) for ids in documents]
         notes.append(f"the sources begin documents with {job.ids_tokenizer.shown(job.end)}, which is removed")
