@@ -113,6 +113,14 @@ def test_a_file_that_ends_inside_a_document_is_divided_by_the_end_token(tmp_path
     ]
 
 
+def test_the_begin_token_is_found_beside_a_document_that_was_cut_off(tmp_path: Path) -> None:
+    """One document of a small sample may be without it."""
+    documents = [[1, 2], *([BEGIN, number] for number in range(15))]
+    np.array([token for ids in documents for token in (*ids, END)], "<u2").tofile(tmp_path / "train.bin")
+    result = prepare(tmp_path / "train.bin", tmp_path / "store", bos=BEGIN)
+    assert documents_of(result) == [[BEGIN, 1, 2, END], *([*ids, END] for ids in documents[1:])]
+
+
 def test_the_run_goes_on_with_the_same_bytes(store: PrepareResult, tmp_path: Path) -> None:
     """A run that ended in the middle continues, and one whose next file changed redoes the documents that it joins."""
     files = export(store, tmp_path / "files", "llmc", shard_tokens=690)

@@ -120,11 +120,11 @@ def _look(job: Job, tokens: TokenInput, units: pa.Table, sources: pa.Table, exec
         return _Found(msgspec.structs.replace(tokens, rows=rows, end=end), documents, (note,))
     frame: dict[str, Any] = {"begin": tokens.begin, "end": tokens.end}
     notes = list[str]()
-    is_open = tokens.end == TO_BE_FOUND and not job.source_tokenizer
-    if job.end is not None and is_open and _begins_with_both(job, tokens, documents):
-        frame |= {"end": job.end, "end_first": True}
-        documents = [np.roll(ids, -int(ids[0] == job.end)) for ids in documents]
-        notes.append(f"the sources begin documents with {job.ids_tokenizer.shown(job.end)}, which is removed")
+    leading = _end_before_begin(job, tokens, documents)
+    if leading is not None:
+        frame |= {"end": leading, "end_first": True}
+        documents = [np.roll(ids, -int(ids[0] == leading)) for ids in documents]
+        notes.append(f"the sources begin documents with {job.ids_tokenizer.shown(leading)}, which is removed")
     for name, place in (("begin", 0), ("end", -1)):
         if frame[name] == TO_BE_FOUND:
             frame[name] = token = _common([ids[place] for ids in documents], control)
@@ -137,13 +137,13 @@ def _look(job: Job, tokens: TokenInput, units: pa.Table, sources: pa.Table, exec
     return _Found(msgspec.structs.replace(tokens, rows=rows, **frame), inner, tuple(notes))
 
 
-def _begins_with_both(job: Job, tokens: TokenInput, documents: list[Ids]) -> bool:
-    """Whether documents begin with the end token of the job and then with the begin token, as an export can have it."""
+def _end_before_begin(job: Job, tokens: TokenInput, documents: list[Ids]) -> int | None:
+    """The end token of the job if documents begin with it and then the begin token, as an export can have them."""
     begin = job.begin if tokens.begin == TO_BE_FOUND else tokens.begin
-    if job.end is None or begin is None or job.end == begin:
-        return False
+    if tokens.end != TO_BE_FOUND or job.source_tokenizer or None in (job.end, begin) or job.end == begin:
+        return None
     starts = [tuple(ids[:2].tolist()) for ids in documents]
-    return starts.count((job.end, begin)) >= max(FRAME_SHARE * len(starts), 1)
+    return job.end if starts.count((job.end, begin)) >= max(FRAME_SHARE * len(starts), 1) else None
 
 
 def _disagreeing(documents: list[Ids], end: int | None) -> list[str]:
@@ -180,10 +180,11 @@ def _most_frequent(documents: list[Ids], control: list[int]) -> int | None:
 
 
 def _common(tokens: list[Any], control: list[int]) -> int | None:
-    """The control token that nearly all of these are."""
+    """The control token that nearly all of these are. Of 10 or more, one may be another: a document may be cut off."""
     if not tokens:
         return None
     values, counts = np.unique(tokens, return_counts=True)
     most = int(np.argmax(counts))
-    is_frame = int(values[most]) in control and counts[most] >= FRAME_SHARE * len(tokens)
+    needed = min(FRAME_SHARE * len(tokens), max(len(tokens) - 1, 9))
+    is_frame = int(values[most]) in control and counts[most] >= needed
     return int(values[most]) if is_frame else None
