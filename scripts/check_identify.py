@@ -58,7 +58,8 @@ def main() -> int:
         tokenizers = write_vocabularies(Path(directory), Path(data, "vocab", "hf"), corpora)
         chosen = [name for name in tokenizers if not options.only or any(part in name for part in options.only)]
         for number, name in enumerate(chosen or list(tokenizers)):
-            formats = [form for form in FORMATS if form in options.only] or list(FORMATS)
+            own = [form for form in FORMATS if not FORMATS[form].SPEC.is_text]
+            formats = [form for form in own if form in options.only] or own
             written = write_files(Path(directory, f"{number}"), formats, tokenizers[name], corpora, options.files)
             found = tokenmill.identify(list(written), tokenizer=list(tokenizers.values()))
             by_path = {each.files[0]: each for each in found if len(each.files) == 1}
