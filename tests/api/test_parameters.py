@@ -151,7 +151,7 @@ def test_rows_in_memory_are_no_paths(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ):
         with pytest.raises(UsageError, match=f"not a {type(given).__name__}\n.*{way}"):
             tokenmill.bench(typing.cast("typing.Any", given), tokenizer=SMALL_JSON)
-        with pytest.raises(UsageError, match=f"plan reads files, and a {type(given).__name__} is none"):
+        with pytest.raises(UsageError, match=f"plan reads only files, not a {type(given).__name__}"):
             tokenmill.plan(given, tokenizer=SMALL_JSON)
         result = tokenmill.prepare(given, tokenizer=SMALL_JSON, out=tmp_path / type(given).__name__)
         assert (result.documents, result.text_bytes) == (1, 1)

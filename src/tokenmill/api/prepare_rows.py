@@ -56,7 +56,7 @@ class GivenRows:
         if self.files:
             return _discovery(self.files, ARROW)
         if folder is None:
-            raise UsageError(f"plan reads files, and {self.what} is none", "Write the rows to a file, or use prepare.")
+            raise UsageError(f"plan reads only files, not {self.what}", "Write the rows to a file, or use prepare.")
         spool = spool_rows(folder, self.open, self.what, report, force=force)
         run = read_run(folder)
         if run is not None and (spool.dropped or read_head(folder).number):

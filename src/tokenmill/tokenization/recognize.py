@@ -1,7 +1,7 @@
 """Which tokenizer made some ids: every candidate decodes and encodes a sample, and those that fit are named.
 
-Vocabularies that share their tokens are told apart only by text that they encode in different ways. If the sample has
-no such text, all that fit are named, with the evidence that is missing.
+Some vocabularies share most tokens, and only some text has other ids in each. If the sample has no such text, the
+result names all vocabularies that fit, and the evidence that is missing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from tokenmill.tokenization.vocabularies import DOCUMENT_ENDS, Vocabulary
 
 # A token is taken for a begin or end token if it begins or ends at least this share of the documents.
 MIN_FRAMED = 0.5
-# A candidate is told from another one by at least so many documents that fit it only, and few that fit the other one.
+# A candidate is distinguished by at least MIN_TELLING documents that fit it and not the other candidate. The documents
+# that fit only the other candidate are at most MAX_CONTRARY times as many.
 MIN_TELLING, MAX_CONTRARY = 3, 0.1
 # Of a vocabulary that a relative of it made, with other cuts of text, many documents are equal, and not nearly all.
 MIN_SURE = 0.98

@@ -53,7 +53,7 @@ def shown_pipe(path: str) -> str:
 def stream_of_pipes(paths: Sequence[str], form: str | None) -> RowStream | None:
     """The lines of pipes, one after the other. `form` is `jsonl`, `text`, or None to recognize JSON Lines.
 
-    Returns None if the only one is a terminal: nobody types a corpus.
+    Returns None if the only one is a terminal.
     """
     if list(paths) == [STDIN] and (sys.__stdin__ is None or os.isatty(0)):
         return None
